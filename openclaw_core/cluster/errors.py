@@ -1,0 +1,7 @@
+"""The exception of this package."""
+
+from __future__ import annotations
+
+
+class ClusterError(RuntimeError):
+    """A process, a port, the Ray head or a Ray job is not as it must be; the message says what to do."""

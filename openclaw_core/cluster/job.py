@@ -1,0 +1,89 @@
+"""The training service as a Ray job: ``<run>-<attempt>``, submitted again under the next number when it has ended."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import requests
+from ray.dashboard.modules.job.pydantic_models import JobDetails
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+from openclaw_core.cluster.errors import ClusterError
+from openclaw_core.cluster.ray_head import auth_header, dashboard_url, driver_log
+from openclaw_core.config import RunConfig
+from openclaw_core.rundir import RunDir
+
+
+class ServiceJob:
+    """The service's latest job on the run's Ray.
+
+    Raises:
+        ClusterError: (every method) Ray's job API does not answer or refuses.
+    """
+
+    def __init__(self, config: RunConfig, run: RunDir) -> None:
+        self.run = run
+        self._url = dashboard_url(config)
+        self._client: JobSubmissionClient = self._ask(lambda: JobSubmissionClient(self._url, headers=auth_header(run)))
+
+    def status(self) -> JobStatus | None:
+        """Of the latest attempt; None before the first one."""
+        latest = self._latest()
+        return latest.status if latest else None
+
+    @property
+    def active(self) -> bool:
+        """True while the latest attempt is starting or running."""
+        status = self.status()
+        return status is not None and not status.is_terminal()
+
+    def submit(self) -> str:
+        """Start the next attempt and return its submission id."""
+        latest = self._latest()
+        attempt = 1 + max(_attempt(latest) if latest else 0, _kept_attempts(self.run))
+        command = [sys.executable, "-m", "openclaw_core.cli", "serve", "--run-dir", str(self.run.path)]
+        # passive: OpenMP threads that wait in a loop take the cores from whoever's turn it is.
+        environment = {"env_vars": {"OMP_WAIT_POLICY": "passive", "PYTHONUNBUFFERED": "1"}}
+        return self._ask(
+            lambda: self._client.submit_job(
+                entrypoint=shlex.join(command), submission_id=f"{self.run.run_id}-{attempt}", runtime_env=environment
+            )
+        )
+
+    def tail(self, lines: int = 40) -> str:
+        """The last lines that the latest attempt wrote, its exception included."""
+        latest = self._latest()
+        if latest is None or latest.submission_id is None:
+            return ""
+        submission_id = latest.submission_id
+        text: str = self._ask(lambda: self._client.get_job_logs(submission_id))
+        return "\n".join(text.splitlines()[-lines:])
+
+    def _latest(self) -> JobDetails | None:
+        jobs: list[JobDetails] = self._ask(self._client.list_jobs)
+        ours = [job for job in jobs if job.submission_id and job.submission_id.startswith(f"{self.run.run_id}-")]
+        return max(ours, key=_attempt, default=None)
+
+    def _ask(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except (ConnectionError, requests.RequestException, RuntimeError) as error:
+            raise ClusterError(f"Ray's job API on {self._url} (ports.ray_dashboard): {error}") from error
+
+
+def keep_logs(run: RunDir) -> None:
+    """Copy what every attempt wrote out of Ray's temporary files into the run's logs, as service-<attempt>.log."""
+    for file in driver_log(run, f"{run.run_id}-*").parent.glob(f"job-driver-{run.run_id}-*.log"):
+        shutil.copyfile(file, run.logs / f"service-{file.stem.rpartition('-')[2]}.log")
+
+
+def _attempt(job: JobDetails) -> int:
+    return int((job.submission_id or "").rpartition("-")[2])
+
+
+def _kept_attempts(run: RunDir) -> int:
+    return max((int(file.stem.rpartition("-")[2]) for file in run.logs.glob("service-*.log")), default=0)

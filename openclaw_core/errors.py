@@ -1,0 +1,11 @@
+"""The common ground of the project's own errors.
+
+Each package has one exception type below this; its message names the value, what is allowed and what to do, so the
+command line shows it alone, without a traceback.
+"""
+
+from __future__ import annotations
+
+
+class OpenClawError(Exception):
+    """Something is wrong that a person can mend."""

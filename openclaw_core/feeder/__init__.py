@@ -1,0 +1,19 @@
+"""Simulated people: personas as data, word problems, and the feeder that sends them to the gateway."""
+
+from openclaw_core.feeder.errors import FeederError, PersonaError, ProblemError
+from openclaw_core.feeder.feeder import FeederSummary, run_feeder
+from openclaw_core.feeder.persona import Persona, load_personas
+from openclaw_core.feeder.problems import Problem, held_out_problems, training_problems
+
+__all__ = [
+    "FeederError",
+    "FeederSummary",
+    "Persona",
+    "PersonaError",
+    "Problem",
+    "ProblemError",
+    "held_out_problems",
+    "load_personas",
+    "run_feeder",
+    "training_problems",
+]

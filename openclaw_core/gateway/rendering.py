@@ -1,0 +1,126 @@
+"""Messages ↔ token ids: the only place where text becomes the ids that are sampled from, stored and trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from renderers import RenderedTokens
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from openclaw_core.gateway.families import ChatMLRenderer, FamilyRenderer, RenderError, renderer_for
+from openclaw_core.gateway.fixtures import PLAIN, REASONING, Conversation
+from openclaw_core.types import Message
+
+__all__ = ["Answer", "ChatRenderer", "RenderError", "Rendering", "check_template", "splice", "unsplice"]
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """A rendered request: ``prompt_ids`` [P], and where a hint goes.
+
+    ``hint_offset`` is the index in ``prompt_ids`` right before the end-of-turn token of the last user message; None
+    where there is no user message.
+    """
+
+    prompt_ids: Ids
+    hint_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A parsed answer: ``text`` for the person, ``reasoning`` where the model thinks first."""
+
+    text: str
+    reasoning: str | None = None
+
+
+class ChatRenderer:
+    """Renders and parses for one model. ``stop_token_ids`` end an answer."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, family: FamilyRenderer) -> None:
+        self.tokenizer = tokenizer
+        self.stop_token_ids: Ids = tuple(family.get_stop_token_ids())
+        self.family = family
+
+    @classmethod
+    def from_directory(cls, directory: Path) -> Self:
+        """The renderer of a Hugging Face model directory, checked against its own chat template. Raises RenderError."""
+        tokenizer = AutoTokenizer.from_pretrained(directory)
+        renderer = cls(tokenizer, renderer_for(directory, tokenizer))
+        check_template(renderer, tokenizer)
+        return renderer
+
+    def render(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> Rendering:
+        """The prompt that asks for the next answer. Raises RenderError."""
+        if not messages:
+            raise RenderError("no messages to render")
+        rendered = self.family.render(list(messages), tools=list(tools) or None, add_generation_prompt=True)
+        users = [index for index, message in enumerate(messages) if message["role"] == "user"]
+        offset = _last_end_of_turn(rendered, users[-1], self.stop_token_ids[0]) if users else None
+        return Rendering(tuple(rendered.token_ids), offset)
+
+    def parse(self, response_ids: Sequence[int], prompt_ids: Sequence[int]) -> Answer:
+        """Sampled ids → what a person reads. ``prompt_ids`` tell whether the answer begins inside a reasoning block."""
+        parsed = self.family.parse_response(list(response_ids), prompt_ids=list(prompt_ids))
+        return Answer(parsed.content, parsed.reasoning_content)
+
+    def hint_ids(self, hint: str, label: str = "") -> Ids:
+        """Ids of a hint as it is spliced in: after a blank line, under its label if it has one.
+
+        A hint is data: control tokens written in it are encoded as plain text.
+        """
+        text = "\n\n" + (f"{label}\n" if label else "") + hint
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+
+
+def splice(prompt_ids: Sequence[int], offset: int, hint_ids: Sequence[int]) -> Ids:
+    """x^h of ALGORITHM 1: ``prompt_ids`` with ``hint_ids`` put in at ``offset``. Raises RenderError."""
+    if not 0 <= offset <= len(prompt_ids):
+        raise RenderError(f"hint offset {offset} is outside a prompt of {len(prompt_ids)} ids")
+    return (*prompt_ids[:offset], *hint_ids, *prompt_ids[offset:])
+
+
+def unsplice(spliced_ids: Sequence[int], offset: int, hint_ids: Sequence[int]) -> Ids:
+    """The inverse of ``splice``. Raises RenderError where ``hint_ids`` are not at ``offset``."""
+    end = offset + len(hint_ids)
+    if tuple(spliced_ids[offset:end]) != tuple(hint_ids):
+        raise RenderError(f"the hint's {len(hint_ids)} ids are not at offset {offset}")
+    return (*spliced_ids[:offset], *spliced_ids[end:])
+
+
+def check_template(renderer: ChatRenderer, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Compare rendered ids with the model's own chat template on fixture conversations.
+
+    Raises:
+        RenderError: naming the fixture, the index and the two texts at the first difference.
+    """
+    for fixture in PLAIN if isinstance(renderer.family, ChatMLRenderer) else PLAIN + REASONING:
+        ours = renderer.render(fixture.messages, fixture.tools).prompt_ids
+        theirs = _by_template(tokenizer, fixture)
+        if ours != theirs:
+            at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+            raise RenderError(
+                f"renderer and chat template differ on fixture {fixture.name!r} at id {at}: "
+                f"{tokenizer.decode(ours[at : at + 8])!r} against the template's {tokenizer.decode(theirs[at : at + 8])!r}"
+            )
+
+
+def _by_template(tokenizer: PreTrainedTokenizerBase, fixture: Conversation) -> Ids:
+    text = tokenizer.apply_chat_template(
+        list(fixture.messages), tools=list(fixture.tools) or None, tokenize=False, add_generation_prompt=True
+    )
+    return tuple(tokenizer.encode(str(text), add_special_tokens=False))
+
+
+def _last_end_of_turn(rendered: RenderedTokens, message: int, end_of_turn: int) -> int:
+    """Where the turn of ``message`` ends. The last one counts: the message's own text may hold the token too."""
+    owned = zip(rendered.token_ids, rendered.message_indices, strict=True)
+    places = [at for at, (token, owner) in enumerate(owned) if owner == message and token == end_of_turn]
+    if not places:
+        raise RenderError(f"message {message} was rendered without an end-of-turn token; no hint can be put into it")
+    return places[-1]

@@ -1,0 +1,206 @@
+"""The driver's side of the control API: ask which step is next, run its phases, wait with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Self
+
+import httpx
+import structlog
+from pydantic import BaseModel, ConfigDict
+
+from openclaw_core.config import RunConfig
+from openclaw_core.rundir import RunDir
+
+log = structlog.get_logger(__name__)
+
+PHASES = ("collect", "score", "train", "publish", "report")
+MAX_RESTARTS = 3
+"""Restarts of the service in a row, without a step done between them, after which the driver gives up."""
+
+OnWait = Callable[[str], None]
+"""Called between two polls with what the service says it is waiting for; may raise to give up."""
+
+
+class ControlError(RuntimeError):
+    """The service refused or failed a request; the message is the service's own."""
+
+
+class ServiceSilent(ControlError):
+    """The service has not answered for its deadline: it is gone, or hangs."""
+
+
+class BatchStatus(BaseModel):
+    """The batch that is being collected: ``ready`` of ``size`` samples."""
+
+    model_config = ConfigDict(frozen=True)
+    ready: int
+    size: int
+    in_flight: int
+    judging: int
+
+
+class ServiceStatus(BaseModel):
+    """GET /status. ``step`` is the last one reported, ``next_step`` the one to run; both count from 1."""
+
+    model_config = ConfigDict(frozen=True)
+    run_id: str
+    state: Literal["starting", "ready", "finished", "failed"]
+    error: str | None
+    step: int
+    next_step: int
+    steps: int
+    phase: str | None
+    batch: BatchStatus
+    version: int
+    metrics: dict[str, Any]
+    accepting: bool
+    eta_s: float | None
+
+    @property
+    def serving(self) -> bool:
+        """True once the gateway answers: while there are steps to run, and after the last one too."""
+        return self.state in ("ready", "finished")
+
+
+class ControlClient:
+    """A client of one run's service.
+
+    Raises:
+        ControlError: (every method) the service refused or failed the request.
+        ServiceSilent: (every method) no answer within ``silence_s``.
+    """
+
+    def __init__(self, url: str, token: str, *, silence_s: float = 60) -> None:
+        self.url = url
+        self.silence_s = silence_s
+        self._http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"})
+
+    @classmethod
+    def of(cls, run: RunDir, config: RunConfig) -> Self:
+        """The client of a run on this machine."""
+        return cls(f"http://127.0.0.1:{config.ports.control}", run.secrets().control_token)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._http.close()
+
+    def status(self, silence_s: float | None = None) -> ServiceStatus:
+        """What the service is doing; waits out a silence of up to ``silence_s`` (default: the client's)."""
+        answer = self._request("GET", "/status", timeout_s=5, silence_s=silence_s)
+        return ServiceStatus.model_validate(answer)
+
+    def run_phase(
+        self, step: int, phase: str, *, deadline_s: float, wait_s: float = 10, on_wait: OnWait | None = None
+    ) -> dict[str, Any]:
+        """Run one phase of ``step``, or join it where it is running already, and return its result when it is done."""
+        end = time.monotonic() + deadline_s
+        progress = "no progress was reported"
+        while (left := end - time.monotonic()) > 0:
+            wait = round(min(wait_s, left), 1)
+            answer = self._request("POST", f"/steps/{step}/{phase}", timeout_s=wait + 15, params={"wait_s": wait})
+            if answer["done"]:
+                return answer["result"] or {}
+            progress = answer["progress"]
+            if on_wait is not None:
+                on_wait(progress)
+        raise ControlError(f"step {step}: {phase} has not ended within {deadline_s:g} s; the service's last word: {progress}")
+
+    def export(self, deadline_s: float = 600) -> dict[str, Any]:
+        """Have the published weights written in Hugging Face form; its path, version and checksum."""
+        return self._request("POST", "/export", timeout_s=deadline_s)
+
+    def shutdown(self) -> None:
+        """Ask the service to end its phase, to write a checkpoint and to stop."""
+        self._request("POST", "/shutdown", timeout_s=5, silence_s=0)
+
+    def _request(
+        self,
+        verb: str,
+        path: str,
+        *,
+        timeout_s: float,
+        silence_s: float | None = None,
+        params: Mapping[str, float] | None = None,
+    ) -> dict[str, Any]:
+        silent_until = time.monotonic() + (self.silence_s if silence_s is None else silence_s)
+        while True:
+            try:
+                answer = self._http.request(verb, path, params=params, timeout=httpx.Timeout(timeout_s, connect=5))
+            except httpx.TransportError as error:
+                if time.monotonic() >= silent_until:
+                    raise ServiceSilent(f"the training service on {self.url} does not answer: {error}") from error
+            else:
+                if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                    return _body(answer)
+                if time.monotonic() >= silent_until:
+                    raise ServiceSilent(f"the training service on {self.url} is not ready: {_message(answer)}")
+            time.sleep(0.5)
+
+
+def _body(answer: httpx.Response) -> dict[str, Any]:
+    if not answer.is_success:
+        raise ControlError(_message(answer))
+    return answer.json()
+
+
+def _message(answer: httpx.Response) -> str:
+    try:
+        return answer.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {answer.status_code} of {answer.request.url}: {answer.text[:500]}"
+
+
+def phase_deadlines(config: RunConfig) -> dict[str, float]:
+    """Seconds that each phase may take, over the service's own deadlines, whose messages say more."""
+    collect, train, publish = config.rollout.collect_deadline_s, config.train.deadline_s, config.engine.deadline_s
+    bounds = {"collect": collect, "score": train, "train": train, "publish": train + publish, "report": train + publish}
+    return {phase: bound + 60 for phase, bound in bounds.items()}
+
+
+def drive_step(
+    client: ControlClient,
+    step: int,
+    deadlines: Mapping[str, float],
+    *,
+    on_phase: Callable[[str], None] | None = None,
+    on_wait: OnWait | None = None,
+) -> dict[str, dict[str, Any]]:
+    """The five phases of one step, in order; their results by phase."""
+    results: dict[str, dict[str, Any]] = {}
+    for phase in PHASES:
+        if on_phase is not None:
+            on_phase(phase)
+        results[phase] = client.run_phase(step, phase, deadline_s=deadlines[phase], on_wait=on_wait)
+    return results
+
+
+def drive(client: ControlClient, run_step: Callable[[int], object], reattach: Callable[[], object]) -> ServiceStatus:
+    """Run steps until none is left. Which one is next is always asked of the service, which alone knows.
+
+    ``reattach`` is called when the service has fallen silent; it brings the service back, and the step that it then
+    asks for is run.
+
+    Raises:
+        ControlError: a phase failed.
+        ServiceSilent: the service was lost MAX_RESTARTS times in a row without finishing a step between.
+    """
+    restarts = 0
+    done = None
+    while True:
+        try:
+            status = client.status()
+            restarts = restarts if status.step == done else 0
+            done = status.step
+            if status.next_step > status.steps:
+                return status
+            run_step(status.next_step)
+        except ServiceSilent as error:
+            restarts += 1
+            if restarts > MAX_RESTARTS:
+                raise
+            log.warning("service_lost", reason=str(error), restart=restarts)
+            reattach()

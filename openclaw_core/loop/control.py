@@ -1,0 +1,142 @@
+"""The control API: how a driver (the Prefect flow, `openclaw-rl run`) asks the training service for the next phase.
+
+Verbs are idempotent by step number, waits are bounded (long polling), and no tensor and no turn passes here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict
+
+from openclaw_core.engines.protocol import EngineError
+from openclaw_core.ledger import Outcome
+from openclaw_core.loop.loop import Loop, LoopError
+from openclaw_core.loop.phases import PhaseConflict, PhaseRunner
+from openclaw_core.trainer.group import TrainerError
+
+log = structlog.get_logger(__name__)
+
+
+class OutcomeBody(BaseModel):
+    """How a persona found an answer."""
+
+    model_config = ConfigDict(extra="forbid")
+    persona: str
+    satisfied: bool
+    relevant: bool
+    first: bool
+
+
+@dataclass
+class ServiceState:
+    """What the service says of itself; ``loop`` is None until everything is loaded."""
+
+    run_id: str
+    steps: int
+    batch_size: int
+    token: str
+    loop: Loop | None = None
+    phases: PhaseRunner | None = None
+    error: str | None = None
+    """Why the start or the last phase failed."""
+    shutdown: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def ready(self) -> tuple[Loop, PhaseRunner]:
+        """Loop and phases, or 503 while the service is loading."""
+        if self.loop is None or self.phases is None:
+            raise HTTPException(503, self.error or "the service is still loading", headers={"Retry-After": "2"})
+        return self.loop, self.phases
+
+    def status(self) -> dict[str, Any]:
+        """The body of GET /status."""
+        head: dict[str, Any] = {"run_id": self.run_id, "steps": self.steps, "error": self.error}
+        if self.loop is None or self.phases is None:
+            batch = {"ready": 0, "size": self.batch_size, "in_flight": 0, "judging": 0}
+            progress = {"step": 0, "next_step": 1, "phase": None, "version": 0, "accepting": False, "eta_s": None}
+            state = "failed" if self.error else "starting"
+            return {**head, **progress, "state": state, "batch": batch, "metrics": {}, "waiting_for": "the models to load"}
+        loop, next_step = self.loop, self.loop.ledger.next_step()
+        last = loop.ledger.step(next_step - 1)
+        return {
+            **head,
+            "state": "finished" if next_step > self.steps else "ready",
+            "step": next_step - 1,
+            "next_step": next_step,
+            "phase": self.phases.current[1] if self.phases.current else None,
+            "version": loop.version,
+            "accepting": not loop.room.is_paused,
+            "batch": {
+                "ready": self.batch_size if loop.ledger.step(next_step) else min(loop.intake.ready, self.batch_size),
+                "size": self.batch_size,
+                "in_flight": loop.room.in_flight,
+                "judging": loop.intake.judging,
+            },
+            "waiting_for": loop.waiting_for(),
+            "metrics": last.metrics if last else {},
+            "eta_s": _time_left(loop, self.steps - next_step + 1),
+        }
+
+
+def _time_left(loop: Loop, steps: int) -> float | None:
+    """Seconds for ``steps`` more steps at the pace of the last five."""
+    paces = [pace for record in loop.ledger.steps()[-6:] if (pace := record.metrics.get("perf/step_time"))][-5:]
+    return sum(paces) / len(paces) * steps if paces else None
+
+
+def create_control_app(service: ServiceState, export_dir: Path) -> FastAPI:
+    """The control API of one service."""
+
+    def authorised(request: Request) -> None:
+        given = request.headers.get("authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {service.token}".encode()):
+            raise HTTPException(401, "wrong or missing control token; it is in the run's secrets.json")
+
+    app = FastAPI(title="openclaw-rl control", dependencies=[Depends(authorised)], docs_url=None, redoc_url=None)
+
+    @app.exception_handler(HTTPException)
+    async def _http_error(request: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse({"error": {"message": error.detail}}, error.status_code, headers=error.headers)
+
+    @app.get("/status")
+    async def status() -> dict[str, Any]:
+        return service.status()
+
+    @app.post("/steps/{step}/{phase}")
+    async def run_phase(step: int, phase: str, wait_s: float = Query(30, ge=0, le=300)) -> dict[str, Any]:
+        loop, phases = service.ready()
+        try:
+            result = await phases.run(step, phase, wait_s)
+        except PhaseConflict as error:
+            raise HTTPException(409, str(error)) from None
+        except (LoopError, TrainerError, EngineError) as error:
+            log.error("phase_failed", step=step, phase=phase, reason=str(error))
+            service.error = f"step {step}, {phase}: {error}"
+            raise HTTPException(500, str(error)) from error
+        service.error = None
+        return {"step": step, "phase": phase, "done": result is not None, "result": result, "progress": loop.waiting_for()}
+
+    @app.post("/sessions/{session_id}/outcome", status_code=204)
+    async def outcome(session_id: str, body: OutcomeBody) -> None:
+        loop, _ = service.ready()
+        loop.ledger.add_outcome(Outcome(session_id, body.persona, body.first, body.satisfied, body.relevant), loop.ledger.next_step())
+
+    @app.post("/export")
+    async def export() -> dict[str, Any]:
+        loop, _ = service.ready()
+        checksum = await loop.trainer.export(export_dir)
+        return {"path": str(export_dir), "version": loop.version, "checksum": checksum}
+
+    @app.post("/shutdown", status_code=202)
+    async def shutdown() -> dict[str, Any]:
+        service.shutdown.set()
+        return {"state": service.state}
+
+    return app

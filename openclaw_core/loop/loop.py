@@ -1,0 +1,193 @@
+"""The algorithm on one page: collect → score → train → publish → report.
+
+One rollout step turns a batch of judged answers into a weight update and hands the new weights to the engines.
+Each verb is idempotent by step number: what the ledger says is done is not done again, so a retry, a second flow or a
+restarted service re-attaches where the step stands. Formulas: docs/ALGORITHM.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from openclaw_core.config.schema import RunConfig
+from openclaw_core.engines.protocol import Engine
+from openclaw_core.gateway.admission import WaitingRoom
+from openclaw_core.ledger import JudgedTurn, Ledger, StepRecord, StepState
+from openclaw_core.loop.intake import Intake
+from openclaw_core.loop.metrics import MetricsFile, rollout_metrics
+from openclaw_core.loop.samples import HintEncoder, build_sample, unfit
+from openclaw_core.trainer.group import TrainerGroup
+from openclaw_core.types import Sample
+
+log = structlog.get_logger(__name__)
+
+PHASES = ("collect", "score", "train", "publish", "report")
+
+
+class LoopError(RuntimeError):
+    """A step cannot go on; the message says what was waited for or what went wrong."""
+
+
+class Loop:
+    """The five verbs, over the parts that do the work."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run_dir: Path,
+        ledger: Ledger,
+        intake: Intake,
+        room: WaitingRoom,
+        trainer: TrainerGroup,
+        engines: list[Engine],
+        encode_hint: HintEncoder,
+    ) -> None:
+        self.config, self.run_dir = config, run_dir
+        self.ledger, self.intake, self.room = ledger, intake, room
+        self.trainer, self.engines, self.encode_hint = trainer, engines, encode_hint
+        self.metrics_file = MetricsFile(run_dir / "metrics.jsonl", ledger)
+        self.version = 0
+        self.holding = True
+        """Under max_staleness 0: no main turn is admitted from batch-full to publish (and before the first collection)."""
+        self._timings: dict[str, float] = {}
+        self._scored: tuple[int, list[Sample], dict[str, tuple[float, ...]]] | None = None
+
+    @property
+    def occupancy(self) -> int:
+        """Places of the current batch that are taken or about to be; the waiting room admits main turns below batch_size."""
+        return self.config.rollout.batch_size if self.holding else self.intake.judging + self.intake.ready
+
+    async def restore(self) -> None:
+        """Start model or newest checkpoint k, then steps k+1..n again from the ledger, then publish (ARCHITECTURE, decision 6)."""
+        step, self.version = await self.trainer.load(self.run_dir / "checkpoints")
+        for record in self.ledger.steps():
+            if record.step > step and record.state in (StepState.TRAINED, StepState.PUBLISHED, StepState.REPORTED):
+                log.info("replay_step", step=record.step, samples=len(record.turn_ids))
+                await self.trainer.train(record.step, self._samples(record), {})
+                self.version = record.version or self.version
+        await self._publish_weights()
+        self.metrics_file.rebuild()
+        self.intake.resume()
+
+    async def collect(self, step: int) -> dict[str, Any]:
+        """Wait for ``batch_size`` turns with a signal, fit for the current weights; record them and their order."""
+        if not self.ledger.step(step):
+            started, size = time.monotonic(), self.config.rollout.batch_size
+            self.intake.reset_counts()
+            self._admit_main_turns()
+            while len(batch := self._fit_turns(step)) < size:
+                if time.monotonic() - started > self.config.rollout.collect_deadline_s:
+                    raise LoopError(f"step {step}: {self.waiting_for()} after rollout.collect_deadline_s={self.config.rollout.collect_deadline_s}")
+                await self.intake.changed(timeout_s=1.0)
+            self.holding = True
+            self.ledger.open_step(step, [judged.turn.turn_id for judged in batch[:size]])
+            self._timings = {"perf/collect_time": time.monotonic() - started}
+        return {"samples": len(self._record(step).turn_ids)}
+
+    async def score(self, step: int) -> dict[str, Any]:
+        """Admit the batch: splice the hints, and let the engine recompute a few log-probs for the parity probe.
+
+        The teacher's forward passes belong to ``train`` where the trainer is its own scorer (ALGORITHM 12, colocated).
+        """
+        if self._scored is None or self._scored[0] != step:
+            started = time.monotonic()
+            samples = self._samples(self._record(step))
+            probed = [s for s in samples if s.response_ids][: self.config.train.parity_probe]
+            engine = self.engines[0]
+            rows = [engine.prefill_logprobs(s.prompt_ids, s.response_ids, s.temperature) for s in probed]
+            probe = {s.sample_id: row for s, row in zip(probed, await asyncio.gather(*rows), strict=True)}
+            self._scored = (step, samples, probe)
+            self._timings["perf/score_time"] = time.monotonic() - started
+        return {"samples": len(self._scored[1]), "hinted": sum(bool(s.hints) for s in self._scored[1])}
+
+    async def train(self, step: int) -> dict[str, Any]:
+        """One optimiser step on the batch; recorded with its version before anything is published."""
+        if self._record(step).state is StepState.COLLECTED:
+            await self.score(step)
+            assert self._scored is not None
+            _, samples, probe = self._scored
+            started = time.monotonic()
+            result = await self.trainer.train(step, samples, probe)
+            self._timings["perf/train_time"] = time.monotonic() - started
+            metrics = {**rollout_metrics(samples, self.version, self.intake, self._timings), **result.metrics, **self._timings}
+            self.version += not result.skipped
+            self.ledger.record_training(step, self.version, result.skipped, metrics)
+            if result.consecutive_skips > self.config.train.max_consecutive_skips:
+                raise LoopError(
+                    f"step {step}: the gradient was not finite {result.consecutive_skips} times in a row "
+                    f"(train.max_consecutive_skips={self.config.train.max_consecutive_skips}); last seen in samples {result.bad_samples}"
+                )
+        record = self._record(step)
+        return {"version": record.version, "skipped": record.state is StepState.SKIPPED, **_picked(record.metrics, "train/")}
+
+    async def publish(self, step: int) -> dict[str, Any]:
+        """Hand the new weights to every engine; users wait in the gateway meanwhile. A skipped step publishes nothing."""
+        record = self._record(step)
+        if record.state in (StepState.TRAINED, StepState.SKIPPED):
+            started = time.monotonic()
+            if record.state is StepState.TRAINED:
+                await self._publish_weights()
+            self._timings["perf/publish_time"] = time.monotonic() - started
+            self.ledger.advance_step(step, StepState.PUBLISHED)
+        if step < self.config.train.steps:
+            self._admit_main_turns()
+        return {"version": self.version}
+
+    async def report(self, step: int) -> dict[str, Any]:
+        """Write the step's metrics, and a checkpoint where one is due."""
+        record = self._record(step)
+        if record.state is StepState.PUBLISHED:
+            metrics = self.metrics_file.complete(record, self._timings)
+            if step % self.config.train.save_interval == 0 or step == self.config.train.steps:
+                await self.trainer.save(self.run_dir / "checkpoints", step, self.version)
+            self.ledger.advance_step(step, StepState.REPORTED, metrics)
+            self.metrics_file.append(self._record(step))
+            log.info("step_reported", step=step, version=record.version, **_picked(metrics, "rollout/"))
+        return self._record(step).metrics
+
+    def waiting_for(self) -> str:
+        """What a collection still needs, in words."""
+        size = self.config.rollout.batch_size
+        return (
+            f"{self.intake.ready} of {size} samples are there; {self.room.in_flight} answers are being generated, "
+            f"{self.intake.judging} wait for the judge, {self.room.queue} requests wait at the gateway"
+        )
+
+    def _fit_turns(self, step: int) -> list[JudgedTurn]:
+        fit: list[JudgedTurn] = []
+        for judged in self.ledger.ready():
+            reason = unfit(judged.turn, self.version, self.config.rollout.max_staleness)
+            if reason is None:
+                fit.append(judged)
+            else:
+                self.ledger.drop(judged.turn.turn_id, reason, step)
+        return fit
+
+    def _samples(self, record: StepRecord) -> list[Sample]:
+        return [build_sample(judged, self.config, self.encode_hint) for judged in self.ledger.turns(record.turn_ids)]
+
+    def _record(self, step: int) -> StepRecord:
+        record = self.ledger.step(step)
+        if record is None:
+            raise LoopError(f"step {step} has no batch yet: collect comes first")
+        return record
+
+    def _admit_main_turns(self) -> None:
+        self.holding = False
+        self.room.notify()
+
+    async def _publish_weights(self) -> None:
+        weights = await self.trainer.weights()
+        async with self.room.paused(self.config.engine.deadline_s):
+            for engine in self.engines:
+                await engine.load_weights(weights.reference, self.version, weights.checksum)
+
+
+def _picked(metrics: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}

@@ -1,0 +1,152 @@
+"""The run directory: the one place that knows which file of a run is where."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from openclaw_core.config import RunConfig
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class RunDirError(ValueError):
+    """A run id that is no plain name, a run that does not exist, or one that exists with another configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSecrets:
+    """Keys made for one run; secrets.json is readable by its owner only."""
+
+    api_key: str
+    """For clients of the gateway."""
+    control_token: str
+    """For the driver and the feeder."""
+    ray_token: str
+    """Keeps jobs and workers of others, and of earlier runs, off this run's Ray."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """``runs/<run_id>/`` and what is in it."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def secrets_file(self) -> Path:
+        return self.path / "secrets.json"
+
+    @property
+    def ledger_file(self) -> Path:
+        return self.path / "ledger.sqlite"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary_file(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.path / "evaluation"
+
+    @property
+    def export(self) -> Path:
+        return self.path / "export"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def processes(self) -> Path:
+        """Records of the processes that this run started and owns (cluster/processes.py)."""
+        return self.path / "processes"
+
+    def config(self) -> RunConfig:
+        """The configuration that the run was started with. Raises RunDirError if this is no run directory."""
+        return RunConfig.model_validate_json(self._read(self.config_file))
+
+    def secrets(self) -> RunSecrets:
+        """The run's keys. Raises RunDirError if this is no run directory."""
+        return RunSecrets(**json.loads(self._read(self.secrets_file)))
+
+    def _read(self, file: Path) -> str:
+        try:
+            return file.read_text()
+        except FileNotFoundError:
+            raise RunDirError(f"{self.path} is no run directory: it has no {file.name}") from None
+
+
+def create_run(config: RunConfig, run_id: str) -> RunDir:
+    """Make ``<paths.runs>/<run_id>/`` with its config.json and keys, or take it as it is if the configuration is the same.
+
+    Paths are stored absolute: the service and the feeder have other working directories.
+
+    Raises:
+        RunDirError: ``run_id`` is no plain name, or that run exists with another configuration.
+    """
+    if not RUN_ID.fullmatch(run_id):
+        raise RunDirError(
+            f"run id {run_id!r}: allowed are 1 to 64 letters, digits, '.', '_' and '-', beginning with a letter or digit"
+        )
+    paths = {name: path.absolute() for name, path in config.paths}
+    config = config.model_copy(update={"paths": config.paths.model_copy(update=paths)})
+    run = RunDir(config.paths.runs / run_id)
+    if run.config_file.exists():
+        _refuse_another(run, config)
+    else:
+        run.logs.mkdir(parents=True, exist_ok=True)
+        keys = RunSecrets(f"sk-{secrets.token_urlsafe(24)}", secrets.token_urlsafe(24), secrets.token_hex(32))
+        _write_whole(run.secrets_file, json.dumps(asdict(keys), indent=2), mode=0o600)
+        _write_whole(run.config_file, config.model_dump_json(indent=2), mode=0o644)
+    return run
+
+
+def find_run(runs: Path, run_id: str) -> RunDir:
+    """An existing run below ``runs``. Raises RunDirError naming those that exist."""
+    run = RunDir(runs.absolute() / run_id)
+    if not RUN_ID.fullmatch(run_id) or not run.config_file.exists():
+        found = ", ".join(run.run_id for run in list_runs(runs)) or "none"
+        raise RunDirError(f"no run {run_id!r} in {runs}; there are: {found}")
+    return run
+
+
+def list_runs(runs: Path) -> list[RunDir]:
+    """All runs below ``runs``, oldest first."""
+    configs = sorted(runs.absolute().glob("*/config.json"), key=lambda file: file.stat().st_mtime)
+    return [RunDir(file.parent) for file in configs]
+
+
+def _refuse_another(run: RunDir, config: RunConfig) -> None:
+    there, wanted = run.config().model_dump(), config.model_dump()
+    for section, value in wanted.items():
+        if there[section] != value:
+            raise RunDirError(
+                f"run {run.run_id!r} exists with another configuration: {section} is {there[section]!r} there, "
+                f"{value!r} here; choose another run id, or give the same parameters to resume it"
+            )
+
+
+def _write_whole(file: Path, text: str, mode: int) -> None:
+    temporary = file.with_name(f".{file.name}.tmp")
+    temporary.touch(mode=mode)
+    temporary.write_text(text)
+    temporary.replace(file)

@@ -1,0 +1,142 @@
+"""The ledger: nothing acknowledged is lost, nothing counts twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from openclaw_core.ledger import Ledger, LedgerError, Outcome, StepState, TurnStatus
+from openclaw_core.types import DropReason, FinishReason, Judgement, NextState, Question, Sampling, Turn, Vote
+
+
+def make_turn(turn_id: str = "t1", **changes: object) -> Turn:
+    values: dict[str, object] = {
+        "turn_id": turn_id,
+        "session_id": "s1",
+        "index": 0,
+        "messages": ({"role": "user", "content": "What is 2+2?"},),
+        "answer": "Four — 4 ✓",
+        "prompt_ids": (1, 2, 3),
+        "response_ids": (4, 5),
+        "rollout_logprobs": (-0.1, -1.0 / 3.0),
+        "sampling": Sampling(temperature=0.7, max_new_tokens=8, stop=("x",)),
+        "weight_version": 0,
+        "finish_reason": FinishReason.STOP,
+        "hint_offset": 2,
+        "created_at": 1.5,
+        "generate_s": 0.25,
+    }
+    return Turn(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def make_judgement(turn_id: str = "t1", reward: int = 1, hints: tuple[str, ...] = ()) -> Judgement:
+    return Judgement(turn_id, reward, hints, (Vote(Question.REWARD, reward, None, f"\\boxed{{{reward}}}"),))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "ledger.sqlite")
+
+
+def judged(ledger: Ledger, turn_id: str, **kwargs: object) -> None:
+    ledger.add_turn(make_turn(turn_id))
+    ledger.set_next_state(turn_id, NextState("user", "Thanks!"))
+    ledger.add_judgement(make_judgement(turn_id, **kwargs))  # type: ignore[arg-type]
+
+
+def test_a_turn_comes_back_exactly_as_it_was_stored(ledger: Ledger) -> None:
+    turn = make_turn()
+    ledger.add_turn(turn)
+    assert ledger.waiting() == [turn]
+
+
+def test_a_turn_id_is_stored_once(ledger: Ledger) -> None:
+    ledger.add_turn(make_turn())
+    with pytest.raises(Exception, match="UNIQUE"):
+        ledger.add_turn(make_turn())
+
+
+def test_ready_turns_are_in_the_order_of_their_verdicts(ledger: Ledger) -> None:
+    for turn_id in ("a", "b"):
+        ledger.add_turn(make_turn(turn_id))
+        ledger.set_next_state(turn_id, NextState("user", "Thanks!"))
+    ledger.add_judgement(make_judgement("b"))
+    ledger.add_judgement(make_judgement("a", reward=-1, hints=("Be brief, please.",)))
+    assert [j.turn.turn_id for j in ledger.ready()] == ["b", "a"]
+    assert ledger.ready()[1].judgement == make_judgement("a", reward=-1, hints=("Be brief, please.",))
+
+
+def test_a_turn_without_a_signal_fills_no_place(ledger: Ledger) -> None:
+    judged(ledger, "a", reward=0)
+    assert ledger.ready() == []
+    assert ledger.count(TurnStatus.NO_SIGNAL) == 1
+
+
+def test_a_turn_without_a_next_state_is_dropped_with_its_reason(ledger: Ledger) -> None:
+    ledger.add_turn(make_turn())
+    ledger.set_next_state("t1", None)
+    assert ledger.recent(1)[0]["drop_reason"] == DropReason.NO_NEXT_STATE
+
+
+def test_a_batched_turn_cannot_be_batched_again_and_the_failed_step_leaves_no_trace(ledger: Ledger) -> None:
+    judged(ledger, "a")
+    judged(ledger, "b")
+    ledger.open_step(1, ["a"])
+    with pytest.raises(LedgerError, match="'a'"):
+        ledger.open_step(2, ["b", "a"])
+    assert ledger.step(2) is None
+    assert [j.turn.turn_id for j in ledger.ready()] == ["b"]
+
+
+def test_a_step_goes_from_collected_to_reported_and_keeps_its_order(ledger: Ledger) -> None:
+    for turn_id in ("a", "b", "c"):
+        judged(ledger, turn_id)
+    ledger.open_step(1, ["c", "a"])
+    assert ledger.next_step() == 1
+    ledger.record_training(1, version=1, skipped=False, metrics={"x": 1.5})
+    ledger.advance_step(1, StepState.PUBLISHED)
+    ledger.advance_step(1, StepState.REPORTED, {"x": 2.0})
+    record = ledger.step(1)
+    assert record is not None
+    assert (record.state, record.turn_ids, record.version, record.metrics) == (StepState.REPORTED, ("c", "a"), 1, {"x": 2.0})
+    assert [j.turn.turn_id for j in ledger.turns(record.turn_ids)] == ["c", "a"]
+    assert ledger.next_step() == 2
+
+
+def test_the_samples_of_a_skipped_step_are_not_used_again(ledger: Ledger) -> None:
+    judged(ledger, "a")
+    ledger.open_step(1, ["a"])
+    ledger.record_training(1, version=0, skipped=True, metrics={})
+    assert ledger.ready() == []
+    assert ledger.count(TurnStatus.SKIPPED) == 1
+
+
+def test_outcomes_belong_to_the_step_in_which_they_came(ledger: Ledger) -> None:
+    ledger.add_outcome(Outcome("s", "student", first=True, satisfied=True, relevant=False), step=1)
+    ledger.add_outcome(Outcome("s", "student", first=False, satisfied=True, relevant=True), step=2)
+    assert ledger.outcomes(1) == [Outcome("s", "student", True, True, False)]
+
+
+def test_everything_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+    """A child stores turns for ever and says so line by line; what it said before SIGKILL must be there."""
+    code = (
+        "import sys; sys.path.insert(0, '.')\n"
+        "from pathlib import Path\n"
+        "from tests.unit.test_ledger import Ledger, make_turn\n"
+        f"ledger = Ledger(Path({str(tmp_path / 'l.sqlite')!r}))\n"
+        "for i in range(100000):\n"
+        "    ledger.add_turn(make_turn(f't{i}')); print(i, flush=True)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    acknowledged = [child.stdout.readline() for _ in range(50)]
+    os.kill(child.pid, signal.SIGKILL)
+    acknowledged += child.stdout.readlines()
+    child.wait(10)
+    stored = {turn.turn_id for turn in Ledger(tmp_path / "l.sqlite").waiting()}
+    assert {f"t{line.strip()}" for line in acknowledged if line.endswith("\n")} <= stored
