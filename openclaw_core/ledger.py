@@ -18,6 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from openclaw_core.errors import OpenClawError
 from openclaw_core.types import DropReason, FinishReason, Judgement, NextState, Question, Sampling, Turn, Vote
 
 SCHEMA = """
@@ -64,7 +65,7 @@ CREATE INDEX IF NOT EXISTS outcomes_by_step ON outcomes (step);
 """
 
 
-class LedgerError(RuntimeError):
+class LedgerError(OpenClawError):
     """The ledger was asked for something that contradicts what it holds."""
 
 
@@ -198,7 +199,9 @@ class Ledger:
 
     def waiting(self) -> list[Turn]:
         """Turns that nobody has reacted to yet, oldest first."""
-        return [_turn(row) for row in self._db.execute("SELECT * FROM turns WHERE status = ? ORDER BY seq", (TurnStatus.WAITING,))]
+        return [
+            _turn(row) for row in self._db.execute("SELECT * FROM turns WHERE status = ? ORDER BY seq", (TurnStatus.WAITING,))
+        ]
 
     def ready(self) -> list[JudgedTurn]:
         """Turns with a signal that are in no batch yet, in the order in which they were judged."""
@@ -213,7 +216,8 @@ class Ledger:
         found: dict[str, JudgedTurn] = {}
         for turn_id in turn_ids:
             row = self._db.execute(
-                "SELECT t.*, j.reward, j.hints, j.votes FROM turns t JOIN judgements j USING (turn_id) WHERE t.turn_id = ?", (turn_id,)
+                "SELECT t.*, j.reward, j.hints, j.votes FROM turns t JOIN judgements j USING (turn_id) WHERE t.turn_id = ?",
+                (turn_id,),
             ).fetchone()
             if row is None:
                 raise LedgerError(f"turn {turn_id!r} is named by a step but is not in the ledger, or was never judged")
@@ -227,7 +231,8 @@ class Ledger:
     def recent(self, limit: int) -> list[dict[str, Any]]:
         """The newest turns with their status and verdict, for people (`openclaw-rl turns`)."""
         rows = self._db.execute(
-            "SELECT t.*, j.reward, j.hints FROM turns t LEFT JOIN judgements j USING (turn_id) ORDER BY t.seq DESC LIMIT ?", (limit,)
+            "SELECT t.*, j.reward, j.hints FROM turns t LEFT JOIN judgements j USING (turn_id) ORDER BY t.seq DESC LIMIT ?",
+            (limit,),
         )
         return [
             {
@@ -266,7 +271,8 @@ class Ledger:
         state, status = (StepState.SKIPPED, TurnStatus.SKIPPED) if skipped else (StepState.TRAINED, TurnStatus.TRAINED)
         with self._transaction():
             self._db.execute(
-                "UPDATE steps SET state = ?, version = ?, metrics = ? WHERE step = ?", (state, version, json.dumps(metrics), step)
+                "UPDATE steps SET state = ?, version = ?, metrics = ? WHERE step = ?",
+                (state, version, json.dumps(metrics), step),
             )
             self._db.execute("UPDATE turns SET status = ? WHERE step = ? AND status = ?", (status, step, TurnStatus.BATCHED))
 
@@ -294,7 +300,8 @@ class Ledger:
     def drops(self, step: int) -> dict[str, int]:
         """Number of turns dropped in a step, by reason."""
         rows = self._db.execute(
-            "SELECT drop_reason, COUNT(*) FROM turns WHERE status = ? AND step = ? GROUP BY drop_reason", (TurnStatus.DROPPED, step)
+            "SELECT drop_reason, COUNT(*) FROM turns WHERE status = ? AND step = ? GROUP BY drop_reason",
+            (TurnStatus.DROPPED, step),
         )
         return {row[0]: int(row[1]) for row in rows}
 
@@ -310,7 +317,9 @@ class Ledger:
     def outcomes(self, step: int) -> list[Outcome]:
         """What the feeder said during a step."""
         rows = self._db.execute("SELECT * FROM outcomes WHERE step = ? ORDER BY seq", (step,))
-        return [Outcome(r["session_id"], r["persona"], bool(r["first"]), bool(r["satisfied"]), bool(r["relevant"])) for r in rows]
+        return [
+            Outcome(r["session_id"], r["persona"], bool(r["first"]), bool(r["satisfied"]), bool(r["relevant"])) for r in rows
+        ]
 
     def _update_turn(self, sql: str, parameters: Iterable[Any], turn_id: str) -> None:
         if self._db.execute(sql, tuple(parameters)).rowcount != 1:

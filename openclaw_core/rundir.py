@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from openclaw_core.config import RunConfig
+from openclaw_core.errors import OpenClawError
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class RunDirError(ValueError):
+class RunDirError(OpenClawError):
     """A run id that is no plain name, a run that does not exist, or one that exists with another configuration."""
 
 

@@ -52,8 +52,7 @@ def tiny_llama(directory: Path, *, seed: int = 0, tied: bool = True, dtype: torc
 
 def tiny_qwen3(directory: Path, *, seed: int = 0, tied: bool = True, dtype: torch.dtype = torch.bfloat16) -> Path:
     """The same with the Qwen3 architecture: RMSNorm on queries and keys, and a head dimension that is not hidden / heads."""
-    shape = _shape(tied) | {"head_dim": 32}
-    config = Qwen3Config(**shape, rms_norm_eps=1e-6, rope_parameters=_rope(1_000_000.0))
+    config = Qwen3Config(**_shape(tied, head_dim=32), rms_norm_eps=1e-6, rope_parameters=_rope(1_000_000.0))
     return _write(Qwen3ForCausalLM, config, directory, seed, dtype)
 
 
@@ -81,7 +80,7 @@ def _rope(theta: float) -> Any:
     return {"rope_type": "default", "rope_theta": theta}
 
 
-def _shape(tied: bool) -> dict[str, Any]:
+def _shape(tied: bool, head_dim: int = 16) -> dict[str, Any]:
     return {
         "vocab_size": VOCAB_SIZE,
         "hidden_size": 64,
@@ -89,7 +88,7 @@ def _shape(tied: bool) -> dict[str, Any]:
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 16,
+        "head_dim": head_dim,
         "max_position_embeddings": 2048,
         "tie_word_embeddings": tied,
         "attention_bias": False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,19 @@ class ServiceJob:
                 entrypoint=shlex.join(command), submission_id=f"{self.run.run_id}-{attempt}", runtime_env=environment
             )
         )
+
+    def stop(self, deadline_s: float = 60) -> None:
+        """End the latest attempt, if it is active: SIGTERM by Ray, then SIGKILL. Raises ClusterError at the deadline."""
+        latest = self._latest()
+        if latest is None or latest.submission_id is None or not self.active:
+            return
+        submission_id = latest.submission_id
+        self._ask(lambda: self._client.stop_job(submission_id))
+        end = time.monotonic() + deadline_s
+        while self.active:
+            if time.monotonic() > end:
+                raise ClusterError(f"job {submission_id} has not stopped within {deadline_s:g} s")
+            time.sleep(0.5)
 
     def tail(self, lines: int = 40) -> str:
         """The last lines that the latest attempt wrote, its exception included."""

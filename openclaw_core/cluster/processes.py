@@ -99,8 +99,12 @@ class Processes:
 
     def find(self, name: str) -> OwnedProcess | None:
         """The recorded process of that name, if it is alive."""
-        record = self._read(self._file(name))
+        record = self.recorded(name)
         return record if record is not None and record.handle() is not None else None
+
+    def recorded(self, name: str) -> OwnedProcess | None:
+        """The record of that name, whether or not its process is alive; None after ``stop``."""
+        return self._read(self._file(name))
 
     def alive(self) -> list[OwnedProcess]:
         """All recorded processes that are alive."""

@@ -11,11 +11,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from openclaw_core.config.schema import RunConfig
+from openclaw_core.errors import OpenClawError
 
 PRESETS = Path(__file__).parent / "presets"
 
 
-class ConfigError(ValueError):
+class ConfigError(OpenClawError):
     """A preset or a parameter that does not exist or is out of bounds."""
 
 
@@ -74,5 +75,7 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _explain(error: ValidationError) -> str:
-    lines = [f"{'.'.join(map(str, item['loc'])) or 'config'}: {item['msg']} (got {item.get('input')!r})" for item in error.errors()]
+    lines = [
+        f"{'.'.join(map(str, item['loc'])) or 'config'}: {item['msg']} (got {item.get('input')!r})" for item in error.errors()
+    ]
     return "\n".join(lines)

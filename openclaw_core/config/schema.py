@@ -26,7 +26,9 @@ class ModelConfig(Section):
         description="package://<distribution>==<version>/<file.gguf>, file:///<directory>, or hf://<org>/<name>[@revision].",
     )
     context_length: int = Field(ge=16, description="Prompt plus answer, in tokens; longer requests get a 400.")
-    dtype: Literal["bf16", "fp32"] = Field("bf16", description="bf16: bf16 parameters with fp32 masters. fp32: for exactness tests.")
+    dtype: Literal["bf16", "fp32"] = Field(
+        "bf16", description="bf16: bf16 parameters with fp32 masters. fp32: for exactness tests."
+    )
 
 
 class PathsConfig(Section):
@@ -70,7 +72,9 @@ class ClusterConfig(Section):
     containers: bool = Field(False, description="Run Ray in Docker containers of the project's image.")
     image: str | None = Field(None, description="Image name and tag; needed with containers.")
     hosts: tuple[HostConfig, ...] = Field(min_length=1)
-    start_deadline_s: float = Field(300, gt=0, description="How long the training service may take to answer after a first start.")
+    start_deadline_s: float = Field(
+        300, gt=0, description="How long the training service may take to answer after a first start."
+    )
     ray_object_store_mb: int = Field(1500, ge=100, description="Shared memory of Ray's object store on each host.")
 
     @property
@@ -87,13 +91,17 @@ class RolloutConfig(Section):
     temperature: float = Field(0.7, gt=0, le=2, description="Pinned on main turns; 0 is not trainable.")
     repetition_penalty: float = Field(1.0, ge=1, le=2)
     sampling: Literal["pin", "honour"] = Field("pin", description="pin: main turns use exactly the values above.")
-    max_staleness: int = Field(0, ge=0, le=8, description="Lag in versions that is still trained. 0: the feeder is held from batch-full to publish.")
+    max_staleness: int = Field(
+        0, ge=0, le=8, description="Lag in versions that is still trained. 0: the feeder is held from batch-full to publish."
+    )
     truncated: Literal["keep", "keep_opd", "mask", "negative"] = Field(
         "keep",
         description="Answers that hit the length limit. keep: judged as usual, no OPD. keep_opd: as any other, for short limits that "
         "nearly every answer hits. mask: not trained on. negative: reward -1.",
     )
-    collect_deadline_s: float = Field(900, gt=0, description="A collection that takes longer fails the step, saying what it waited for.")
+    collect_deadline_s: float = Field(
+        900, gt=0, description="A collection that takes longer fails the step, saying what it waited for."
+    )
     hold_max_s: float = Field(600, gt=0, description="How long a request may wait in the gateway while the feeder is held.")
     hold_max_requests: int = Field(1024, ge=1)
 
@@ -145,7 +153,9 @@ class TrainConfig(Section):
     keep_last: int = Field(2, ge=1, description="Checkpoints kept.")
     max_consecutive_skips: int = Field(3, ge=1, description="Non-finite steps in a row that fail the run.")
     parity_probe: int = Field(2, ge=0, description="Samples per step whose log-probs the engine recomputes.")
-    start_from: str | None = Field(None, description="<run>[/step]: start from another run's checkpoint instead of the base model.")
+    start_from: str | None = Field(
+        None, description="<run>[/step]: start from another run's checkpoint instead of the base model."
+    )
     deadline_s: float = Field(1800, gt=0, description="Deadline of one call to the trainer.")
 
 

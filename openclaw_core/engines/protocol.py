@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from openclaw_core.errors import OpenClawError
 from openclaw_core.types import FinishReason, Sampling
 
 
-class EngineError(RuntimeError):
+class EngineError(OpenClawError):
     """An engine could not do what it was asked; the message names the engine, the request and the cause."""
 
 
@@ -41,7 +42,9 @@ class Engine(Protocol):
         """Sample one answer. Raises EngineError."""
         ...
 
-    async def prefill_logprobs(self, prompt_ids: tuple[int, ...], response_ids: tuple[int, ...], temperature: float) -> tuple[float, ...]:
+    async def prefill_logprobs(
+        self, prompt_ids: tuple[int, ...], response_ids: tuple[int, ...], temperature: float
+    ) -> tuple[float, ...]:
         """Unshaped log-probs [T] of given response tokens (the parity probe of ALGORITHM 10)."""
         ...
 

@@ -121,21 +121,24 @@ def _find(persona: Persona, questions: Sequence[str], messages: Sequence[str], a
             relevant=is_relevant(persona.relevance, answer.text, question),
             words=word_count(answer.text),
             truncated=answer.truncated,
+            version=answer.version,
         )
         for question, message, answer in zip(questions, messages, answers, strict=True)
     ]
 
 
 def _report(config: RunConfig, label: str, findings: dict[str, list[Finding]]) -> EvalReport:
+    everything = [finding for found in findings.values() for finding in found]
     return EvalReport(
         label=label,
         created_at=time.time(),
         model=config.model.name,
+        versions=tuple(sorted({finding.version for finding in everything if finding.version is not None})),
         problems=config.evaluation.problems,
         seed=config.evaluation.seed,
         temperature=config.rollout.temperature,
         max_tokens=config.rollout.max_response_tokens,
-        total=Tally.of([finding for found in findings.values() for finding in found]),
+        total=Tally.of(everything),
         personas={name: Tally.of(found) for name, found in findings.items()},
         samples=tuple(finding for found in findings.values() for finding in found[:SAMPLES]),
     )

@@ -32,6 +32,7 @@ class Finding(Record):
     relevant: bool
     words: int
     truncated: bool
+    version: int | None
 
 
 class Tally(Record):
@@ -73,6 +74,8 @@ class EvalReport(Record):
     created_at: float
     """Unix time, seconds."""
     model: str
+    versions: tuple[int, ...]
+    """The weights that answered: one version, unless a publish came in between."""
     problems: int
     seed: int
     temperature: float

@@ -18,10 +18,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer of the assistant. ``truncated``: it hit the length limit."""
+    """One answer of the assistant."""
 
     text: str
     truncated: bool
+    """It hit the length limit."""
+    version: int | None
+    """The weights that gave it, where the gateway says so."""
 
 
 class GatewayClient:
@@ -55,14 +58,20 @@ class GatewayClient:
         headers = {"X-Turn-Type": turn_type.value}
         if session_id is not None:
             headers["X-Session-Id"] = session_id
-        completion = await self._request(
-            "chat",
-            lambda: self._openai.chat.completions.create(
-                model=self._model, messages=cast(Any, list(messages)), stream=False, extra_headers=headers, **sampling
-            ),
-        )
-        choice = completion.choices[0]
-        return Answer(text=choice.message.content or "", truncated=choice.finish_reason == FinishReason.LENGTH)
+        create = self._openai.chat.completions.with_raw_response.create
+        body = {"model": self._model, "messages": list(messages), **sampling}
+
+        async def ask() -> Answer:
+            raw = await create(**cast(Any, body), extra_headers=headers)
+            choice = raw.parse().choices[0]
+            version = raw.headers.get("x-openclaw-weight-version")
+            return Answer(
+                text=choice.message.content or "",
+                truncated=choice.finish_reason == FinishReason.LENGTH,
+                version=None if version is None else int(version),
+            )
+
+        return await self._request("chat", ask)
 
     async def close_session(self, session_id: str, message: str | None) -> None:
         """End a session, with the person's last word if there is one. No answer is generated. Raises as ``chat`` does."""

@@ -13,17 +13,6 @@ from openclaw_core.gateway.errors import held_too_long
 from openclaw_core.types import TurnType
 
 
-@dataclass(frozen=True, slots=True)
-class MainQuota:
-    """With max_staleness 0: main turns are admitted while in_flight + ``taken()`` < ``batch_size``.
-
-    ``taken`` counts the turns that hold a place in the batch already: those being judged and those that are ready.
-    """
-
-    batch_size: int
-    taken: Callable[[], int]
-
-
 @dataclass(eq=False, slots=True)
 class _Waiter:
     turn_type: TurnType
@@ -31,10 +20,23 @@ class _Waiter:
 
 
 class WaitingRoom:
-    """Admits requests to the engines. ``quota`` None: main turns wait for publishes only. Belongs to one event loop."""
+    """Admits requests to the engines. Belongs to one event loop.
 
-    def __init__(self, *, hold_max_s: float, hold_max_requests: int, quota: MainQuota | None = None) -> None:
-        self.quota = quota
+    With a ``batch_size`` (max_staleness 0) main turns are admitted only while fewer than that are in flight or have a
+    place in the batch already; ``occupancy`` counts the latter, the turns that are being judged and those that are ready.
+    Side turns wait for ``pause`` only.
+    """
+
+    def __init__(
+        self,
+        *,
+        hold_max_s: float,
+        hold_max_requests: int,
+        batch_size: int | None = None,
+        occupancy: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._batch_size = batch_size
+        self._occupancy = occupancy
         self._hold_max_s = hold_max_s
         self._hold_max_requests = hold_max_requests
         self._paused = False
@@ -104,9 +106,9 @@ class WaitingRoom:
     def _may_enter(self, turn_type: TurnType) -> bool:
         if self._paused:
             return False
-        if self.quota is None or turn_type is not TurnType.MAIN:
+        if self._batch_size is None or turn_type is not TurnType.MAIN:
             return True
-        return self.main_in_flight + self.quota.taken() < self.quota.batch_size
+        return self.main_in_flight + self._occupancy() < self._batch_size
 
     async def _enter(self, turn_type: TurnType) -> None:
         waiter = _Waiter(turn_type)
@@ -125,7 +127,9 @@ class WaitingRoom:
             raise
         if not waiter.admitted.done():
             self._give_up(waiter)
-            raise held_too_long(f"The request waited for {time.monotonic() - started:.0f} s without being admitted; try again later.")
+            raise held_too_long(
+                f"The request waited for {time.monotonic() - started:.0f} s without being admitted; try again later."
+            )
 
     def _give_up(self, waiter: _Waiter) -> None:
         """Leave the room; also where admission and cancellation came in the same moment."""

@@ -46,7 +46,9 @@ def invalid_key() -> ApiError:
 
 def unknown_model(name: str, served: str) -> ApiError:
     """404: another model was asked for."""
-    return ApiError(404, f"The model `{name}` does not exist here; this endpoint serves `{served}`.", param="model", code="model_not_found")
+    return ApiError(
+        404, f"The model `{name}` does not exist here; this endpoint serves `{served}`.", param="model", code="model_not_found"
+    )
 
 
 def too_large(limit_bytes: int) -> ApiError:
@@ -67,9 +69,7 @@ def context_overflow(context: int, prompt: int, answer: int) -> ApiError:
 
 def held_too_long(message: str) -> ApiError:
     """503: a bound of the waiting room was passed; the client may try again."""
-    return ApiError(
-        503, message, type="server_error", code="overloaded", headers={"Retry-After": str(RETRY_AFTER_S)}
-    )
+    return ApiError(503, message, type="server_error", code="overloaded", headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
 def engine_failed(message: str) -> ApiError:

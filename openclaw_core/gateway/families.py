@@ -10,11 +10,13 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from renderers import ParsedResponse, RenderedTokens
 from renderers.qwen3 import Qwen3Renderer
 from transformers import PreTrainedTokenizerBase
+
+from openclaw_core.errors import OpenClawError
 
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
 _QWEN3_TOKENS = (IM_START, IM_END, "<|endoftext|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
@@ -26,14 +28,16 @@ _CHATML = re.compile(
 )
 
 
-class RenderError(ValueError):
+class RenderError(OpenClawError):
     """A conversation cannot be rendered, or a renderer disagrees with the model's own chat template."""
 
 
 class FamilyRenderer(Protocol):
     """The part of a ``renderers`` renderer that is used here."""
 
-    def render(self, messages: list[Any], *, tools: list[Any] | None = None, add_generation_prompt: bool = False) -> RenderedTokens:
+    def render(
+        self, messages: list[Any], *, tools: list[Any] | None = None, add_generation_prompt: bool = False
+    ) -> RenderedTokens:
         """Ids, and for each the index of its message: -1 for what belongs to none."""
         ...
 
@@ -60,7 +64,9 @@ class ChatMLRenderer:
         self._start, self._end = _control_ids(tokenizer, (IM_START, IM_END))
         self._newline = self._encode("\n")
 
-    def render(self, messages: list[Any], *, tools: list[Any] | None = None, add_generation_prompt: bool = False) -> RenderedTokens:
+    def render(
+        self, messages: list[Any], *, tools: list[Any] | None = None, add_generation_prompt: bool = False
+    ) -> RenderedTokens:
         """See FamilyRenderer. Raises RenderError where there are tools: the template has no place for them."""
         if tools:
             raise RenderError("this model's chat template has no place for tools")
@@ -100,7 +106,9 @@ class ChatMLRenderer:
 class Qwen3ThinkingRenderer(Qwen3Renderer):
     """Qwen3 models that always think (Qwen3-4B-Thinking-2507): the generation prompt ends with ``<think>\\n``."""
 
-    def render(self, messages: list[Any], *, tools: list[Any] | None = None, add_generation_prompt: bool = False) -> RenderedTokens:
+    def render(
+        self, messages: list[Any], *, tools: list[Any] | None = None, add_generation_prompt: bool = False
+    ) -> RenderedTokens:
         """As the stock renderer, with the reasoning block opened."""
         stock = super().render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
         if not add_generation_prompt:
@@ -126,7 +134,7 @@ def renderer_for(directory: Path, tokenizer: PreTrainedTokenizerBase) -> FamilyR
     prompt = _probe(directory, tokenizer)
     vocabulary = tokenizer.get_vocab()
     if model_type == "qwen3" and all(token in vocabulary for token in _QWEN3_TOKENS):
-        return (Qwen3ThinkingRenderer if prompt.endswith("<think>\n") else Qwen3Renderer)(tokenizer)
+        return (Qwen3ThinkingRenderer if prompt.endswith("<think>\n") else Qwen3Renderer)(cast(Any, tokenizer))
     if (chatml := _CHATML.fullmatch(prompt)) is not None:
         return ChatMLRenderer(tokenizer, chatml["system"])
     raise RenderError(

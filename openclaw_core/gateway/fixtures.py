@@ -44,9 +44,13 @@ _CALL: dict[str, Any] = {"id": "call_1", "type": "function", "function": {"name"
 PLAIN: tuple[Conversation, ...] = (
     Conversation("one question", (_user("What is 2 + 3?"),)),
     Conversation("system turn", (_SYSTEM, _user("What is 12,345 minus 6?"))),
-    Conversation("several turns", (_user("Hi"), _assistant("Hello! How can I help?"), _user("Tell me more.\n\n- one\n- two\n"))),
+    Conversation(
+        "several turns", (_user("Hi"), _assistant("Hello! How can I help?"), _user("Tell me more.\n\n- one\n- two\n"))
+    ),
     Conversation("late system turn", (_user("Hi"), _assistant("Hello"), _SYSTEM, _user("Go on"))),
-    Conversation("unicode", (_user("naïve 你好 \u200d👩‍👩‍👧 \u0301 مرحبا \ufeff x\u00a0y"), _assistant("réponse ✓"), _user("🙂"))),
+    Conversation(
+        "unicode", (_user("naïve 你好 \u200d👩‍👩‍👧 \u0301 مرحبا \ufeff x\u00a0y"), _assistant("réponse ✓"), _user("🙂"))
+    ),
     Conversation("white space", (_user("  leading and trailing \t\n"), _assistant("a \n"), _user("\n"))),
     Conversation("empty text", (_user(""), _assistant(""), _user("?"))),
     Conversation("control tokens in text", (_user("What does <|im_end|>\n<|im_start|>system mean?"),)),

@@ -48,7 +48,7 @@ class ChatRenderer:
         self.family = family
 
     @classmethod
-    def from_directory(cls, directory: Path) -> Self:
+    def from_pretrained(cls, directory: Path) -> Self:
         """The renderer of a Hugging Face model directory, checked against its own chat template. Raises RenderError."""
         tokenizer = AutoTokenizer.from_pretrained(directory)
         renderer = cls(tokenizer, renderer_for(directory, tokenizer))
@@ -104,9 +104,9 @@ def check_template(renderer: ChatRenderer, tokenizer: PreTrainedTokenizerBase) -
         theirs = _by_template(tokenizer, fixture)
         if ours != theirs:
             at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+            here, there = (tokenizer.decode(list(ids[at : at + 8])) for ids in (ours, theirs))
             raise RenderError(
-                f"renderer and chat template differ on fixture {fixture.name!r} at id {at}: "
-                f"{tokenizer.decode(ours[at : at + 8])!r} against the template's {tokenizer.decode(theirs[at : at + 8])!r}"
+                f"renderer and chat template differ on fixture {fixture.name!r} at id {at}: {here!r}, by the template {there!r}"
             )
 
 

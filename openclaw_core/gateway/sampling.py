@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
+from openclaw_core.config.schema import RolloutConfig
 from openclaw_core.gateway.errors import context_overflow
 from openclaw_core.gateway.schema import ChatRequest
 from openclaw_core.types import Sampling, TurnType
-
 
 _CLIENT = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "seed")
 """Fields that a request and Sampling have in common; a client's value goes before the preset's where nothing is pinned."""
@@ -22,6 +22,11 @@ class SamplingPolicy:
     temperature: float
     repetition_penalty: float
     max_response_tokens: int
+
+    @classmethod
+    def of(cls, rollout: RolloutConfig) -> SamplingPolicy:
+        """The policy of a run."""
+        return cls(rollout.sampling, rollout.temperature, rollout.repetition_penalty, rollout.max_response_tokens)
 
     def pins(self, turn_type: TurnType) -> bool:
         """Whether a turn of this type is sampled with the preset's values whatever the client says."""
@@ -39,8 +44,10 @@ class SamplingPolicy:
         if prompt_tokens + answer > context_length:
             raise context_overflow(context_length, prompt_tokens, answer)
         stop = tuple(request.stop or ())
-        preset = {"temperature": self.temperature, "repetition_penalty": self.repetition_penalty}
-        client = {} if self.pins(turn_type) else {name: value for name in _CLIENT if (value := getattr(request, name)) is not None}
+        preset: dict[str, Any] = {"temperature": self.temperature, "repetition_penalty": self.repetition_penalty}
+        client = (
+            {} if self.pins(turn_type) else {name: value for name in _CLIENT if (value := getattr(request, name)) is not None}
+        )
         return Sampling(**(preset | client), max_new_tokens=answer, stop=stop)
 
     def describe(self, sampling: Sampling, turn_type: TurnType) -> str:
@@ -54,4 +61,3 @@ class SamplingPolicy:
         if wanted is None:
             return max(1, min(self.max_response_tokens, room))
         return min(wanted, self.max_response_tokens) if turn_type is TurnType.MAIN else wanted
-

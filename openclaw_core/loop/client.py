@@ -11,6 +11,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict
 
 from openclaw_core.config import RunConfig
+from openclaw_core.errors import OpenClawError
 from openclaw_core.rundir import RunDir
 
 log = structlog.get_logger(__name__)
@@ -23,7 +24,7 @@ OnWait = Callable[[str], None]
 """Called between two polls with what the service says it is waiting for; may raise to give up."""
 
 
-class ControlError(RuntimeError):
+class ControlError(OpenClawError):
     """The service refused or failed a request; the message is the service's own."""
 
 
@@ -188,13 +189,12 @@ def drive(client: ControlClient, run_step: Callable[[int], object], reattach: Ca
         ControlError: a phase failed.
         ServiceSilent: the service was lost MAX_RESTARTS times in a row without finishing a step between.
     """
-    restarts = 0
-    done = None
+    restarts, last_done = 0, 0
     while True:
         try:
             status = client.status()
-            restarts = restarts if status.step == done else 0
-            done = status.step
+            if status.step > last_done:
+                restarts, last_done = 0, status.step
             if status.next_step > status.steps:
                 return status
             run_step(status.next_step)

@@ -72,7 +72,7 @@ class ServiceState:
             "next_step": next_step,
             "phase": self.phases.current[1] if self.phases.current else None,
             "version": loop.version,
-            "accepting": not loop.room.is_paused,
+            "accepting": loop.room.accepting,
             "batch": {
                 "ready": self.batch_size if loop.ledger.step(next_step) else min(loop.intake.ready, self.batch_size),
                 "size": self.batch_size,
@@ -126,7 +126,9 @@ def create_control_app(service: ServiceState, export_dir: Path) -> FastAPI:
     @app.post("/sessions/{session_id}/outcome", status_code=204)
     async def outcome(session_id: str, body: OutcomeBody) -> None:
         loop, _ = service.ready()
-        loop.ledger.add_outcome(Outcome(session_id, body.persona, body.first, body.satisfied, body.relevant), loop.ledger.next_step())
+        loop.ledger.add_outcome(
+            Outcome(session_id, body.persona, body.first, body.satisfied, body.relevant), loop.ledger.next_step()
+        )
 
     @app.post("/export")
     async def export() -> dict[str, Any]:

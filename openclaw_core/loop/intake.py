@@ -42,9 +42,7 @@ class Intake:
         self._notify()
 
     def resume(self) -> None:
-        """After a restart: sessions are gone, so waiting turns get no next state; outstanding votes are asked again."""
-        for turn in self._ledger.waiting():
-            self._ledger.set_next_state(turn.turn_id, None)
+        """After a restart: ask again for the votes that are outstanding."""
         if self._ledger.to_judge():
             self._ask()
 
@@ -94,7 +92,9 @@ class Intake:
                 judgement = await self._judge.judge(turn, state)
                 break
             except JudgeUnavailable as error:
-                log.warning("judge_unavailable", turn=turn.turn_id, session=turn.session_id, reason=str(error), retry_s=JUDGE_RETRY_S)
+                log.warning(
+                    "judge_unavailable", turn=turn.turn_id, session=turn.session_id, reason=str(error), retry_s=JUDGE_RETRY_S
+                )
                 await asyncio.sleep(JUDGE_RETRY_S)
         self._ledger.add_judgement(judgement)
         self.judged += 1

@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import structlog
 
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.engines.protocol import Engine
+from openclaw_core.errors import OpenClawError
 from openclaw_core.gateway.admission import WaitingRoom
 from openclaw_core.ledger import JudgedTurn, Ledger, StepRecord, StepState
 from openclaw_core.loop.intake import Intake
 from openclaw_core.loop.metrics import MetricsFile, rollout_metrics
 from openclaw_core.loop.samples import HintEncoder, build_sample, unfit
+from openclaw_core.rundir import RunDir
 from openclaw_core.trainer.group import TrainerGroup
 from openclaw_core.types import Sample
 
@@ -30,7 +31,7 @@ log = structlog.get_logger(__name__)
 PHASES = ("collect", "score", "train", "publish", "report")
 
 
-class LoopError(RuntimeError):
+class LoopError(OpenClawError):
     """A step cannot go on; the message says what was waited for or what went wrong."""
 
 
@@ -40,7 +41,7 @@ class Loop:
     def __init__(
         self,
         config: RunConfig,
-        run_dir: Path,
+        run: RunDir,
         ledger: Ledger,
         intake: Intake,
         room: WaitingRoom,
@@ -48,10 +49,10 @@ class Loop:
         engines: list[Engine],
         encode_hint: HintEncoder,
     ) -> None:
-        self.config, self.run_dir = config, run_dir
+        self.config, self.run = config, run
         self.ledger, self.intake, self.room = ledger, intake, room
         self.trainer, self.engines, self.encode_hint = trainer, engines, encode_hint
-        self.metrics_file = MetricsFile(run_dir / "metrics.jsonl", ledger)
+        self.metrics_file = MetricsFile(run.metrics_file, ledger)
         self.version = 0
         self.holding = True
         """Under max_staleness 0: no main turn is admitted from batch-full to publish (and before the first collection)."""
@@ -65,7 +66,7 @@ class Loop:
 
     async def restore(self) -> None:
         """Start model or newest checkpoint k, then steps k+1..n again from the ledger, then publish (ARCHITECTURE, decision 6)."""
-        step, self.version = await self.trainer.load(self.run_dir / "checkpoints")
+        step, self.version = await self.trainer.load(self.run.checkpoints)
         for record in self.ledger.steps():
             if record.step > step and record.state in (StepState.TRAINED, StepState.PUBLISHED, StepState.REPORTED):
                 log.info("replay_step", step=record.step, samples=len(record.turn_ids))
@@ -83,7 +84,8 @@ class Loop:
             self._admit_main_turns()
             while len(batch := self._fit_turns(step)) < size:
                 if time.monotonic() - started > self.config.rollout.collect_deadline_s:
-                    raise LoopError(f"step {step}: {self.waiting_for()} after rollout.collect_deadline_s={self.config.rollout.collect_deadline_s}")
+                    limit = self.config.rollout.collect_deadline_s
+                    raise LoopError(f"step {step}: {self.waiting_for()} after rollout.collect_deadline_s={limit}")
                 await self.intake.changed(timeout_s=1.0)
             self.holding = True
             self.ledger.open_step(step, [judged.turn.turn_id for judged in batch[:size]])
@@ -120,8 +122,8 @@ class Loop:
             self.ledger.record_training(step, self.version, result.skipped, metrics)
             if result.consecutive_skips > self.config.train.max_consecutive_skips:
                 raise LoopError(
-                    f"step {step}: the gradient was not finite {result.consecutive_skips} times in a row "
-                    f"(train.max_consecutive_skips={self.config.train.max_consecutive_skips}); last seen in samples {result.bad_samples}"
+                    f"step {step}: the gradient was not finite {result.consecutive_skips} times in a row, more than "
+                    f"train.max_consecutive_skips allows; last in samples {', '.join(result.bad_samples) or 'of every micro-batch'}"
                 )
         record = self._record(step)
         return {"version": record.version, "skipped": record.state is StepState.SKIPPED, **_picked(record.metrics, "train/")}
@@ -145,7 +147,7 @@ class Loop:
         if record.state is StepState.PUBLISHED:
             metrics = self.metrics_file.complete(record, self._timings)
             if step % self.config.train.save_interval == 0 or step == self.config.train.steps:
-                await self.trainer.save(self.run_dir / "checkpoints", step, self.version)
+                await self.trainer.save(self.run.checkpoints, step, self.version)
             self.ledger.advance_step(step, StepState.REPORTED, metrics)
             self.metrics_file.append(self._record(step))
             log.info("step_reported", step=step, version=record.version, **_picked(metrics, "rollout/"))
@@ -183,10 +185,13 @@ class Loop:
         self.room.notify()
 
     async def _publish_weights(self) -> None:
+        """Users wait in the gateway until every engine serves the new version; on an error they go on waiting for the retry."""
         weights = await self.trainer.weights()
-        async with self.room.paused(self.config.engine.deadline_s):
-            for engine in self.engines:
-                await engine.load_weights(weights.reference, self.version, weights.checksum)
+        self.room.pause()
+        await self.room.drain(self.config.engine.deadline_s)
+        for engine in self.engines:
+            await engine.load_weights(weights.reference, self.version, weights.checksum)
+        self.room.resume()
 
 
 def _picked(metrics: Mapping[str, Any], prefix: str) -> dict[str, Any]:

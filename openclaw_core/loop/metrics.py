@@ -64,7 +64,9 @@ class MetricsFile:
             "rollout/sessions": len(first),
             "rollout/satisfied_share": sum(o.satisfied and o.relevant for o in first) / len(first) if first else None,
             "rollout/relevant_share": sum(o.relevant for o in first) / len(first) if first else None,
-            "rollout/dropped": {reason: drops.get(reason, 0) + masked.get(reason, 0) for reason in sorted(drops.keys() | masked.keys())},
+            "rollout/dropped": {
+                reason: drops.get(reason, 0) + masked.get(reason, 0) for reason in sorted(drops.keys() | masked.keys())
+            },
             "time": time.time(),
         }
 

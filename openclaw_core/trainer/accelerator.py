@@ -13,8 +13,10 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
+from openclaw_core.errors import OpenClawError
 
-class AcceleratorError(RuntimeError):
+
+class AcceleratorError(OpenClawError):
     """The process cannot be prepared for this accelerator; the message says what is missing or came too early."""
 
 

@@ -9,6 +9,7 @@ import queue
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 
+from openclaw_core.trainer.model import TORCH_DTYPES
 from openclaw_core.trainer.retention import META, CheckpointError, CheckpointInfo, read_info
 from openclaw_core.weights.files import partial_name, publish_directory, remove, write_json
-from openclaw_core.weights.spec import ModelSpec
+from openclaw_core.weights.spec import Dtype, ModelSpec
 
 __all__ = ["CheckpointError", "load", "save"]
 
@@ -38,24 +40,24 @@ def save(directory: Path, spec: ModelSpec, gpt: GPTModel, optimizer: Any = None,
     Raises:
         CheckpointError: ``directory`` exists, or it cannot be written.
     """
-    partial = partial_name(directory)
+    unfinished = partial_name(directory)
     if dist.get_rank() == 0:
         if directory.exists():
             raise CheckpointError(f"{directory} exists; a checkpoint is never overwritten, remove it first")
-        remove(partial)
-        partial.mkdir(parents=True)
+        remove(unfinished)
+        unfinished.mkdir(parents=True)
     dist.barrier()
     with_state = optimizer is not None and _has_state(optimizer)
     state = _state(gpt, optimizer if with_state else None, training=optimizer is not None, loading=False)
     try:
-        dist_checkpointing.save(state, str(partial), sharded_strategy=_SaveInProcess("torch_dist", 1, thread_count=1))
+        dist_checkpointing.save(state, str(unfinished), sharded_strategy=_SaveInProcess("torch_dist", 1, thread_count=1))
         if dist.get_rank() == 0:
             info = CheckpointInfo(_dtype(gpt), asdict(spec), optimizer is not None, with_state, dict(meta or {}))
-            write_json(partial / META, asdict(info))
-            publish_directory(partial, directory)
+            write_json(unfinished / META, asdict(info))
+            publish_directory(unfinished, directory)
     except OSError as error:
-        free_mb = shutil.disk_usage(partial).free / 1e6
-        remove(partial)
+        free_mb = shutil.disk_usage(unfinished).free / 1e6
+        remove(unfinished)
         raise CheckpointError(f"{directory} cannot be written: {error}; {free_mb:.0f} MB are free there") from error
     dist.barrier()
 
@@ -77,15 +79,16 @@ def load(directory: Path, spec: ModelSpec, gpt: GPTModel, optimizer: Any = None)
         raise CheckpointError(f"{directory} holds {info.dtype} parameters, the model has {_dtype(gpt)}")
     training = optimizer is not None and info.training
     state = _state(gpt, optimizer if info.optimizer else None, training=training, loading=True)
-    loaded = dist_checkpointing.load(state, str(directory))
+    loaded: Any = dist_checkpointing.load(state, str(directory))
     gpt.load_state_dict(loaded["model"])
-    if "optimizer" in loaded:
-        optimizer.load_state_dict(loaded["optimizer"])
-    elif optimizer is not None:
-        optimizer.reload_model_params()
+    if optimizer is not None:
+        if info.optimizer:
+            optimizer.load_state_dict(loaded["optimizer"])
+        else:
+            optimizer.reload_model_params()
     if training:
         torch.set_rng_state(loaded["rng"]["cpu"])
-        get_cuda_rng_tracker().set_states(loaded["rng"]["streams"])
+        _streams().set_states(loaded["rng"]["streams"])
     return info.meta
 
 
@@ -102,16 +105,20 @@ class _SaveInProcess(TorchDistSaveShardedStrategy):
 
     def _get_save_and_finalize_callbacks(self, writer: Any, save_state_dict_ret: Any) -> AsyncRequest:
         request = super()._get_save_and_finalize_callbacks(writer, save_state_dict_ret)
-        return request._replace(async_fn=_write_files if request.async_fn else None)
+        if request.async_fn is None:  # nothing to write on this rank
+            return request
+        transforms = request.async_fn.args[0]  # pyright: ignore[reportFunctionMemberAccess]
+        return request._replace(async_fn=partial(_write_files, transforms))
 
 
-def _write_files(_rank: int, buckets: list[Any], results: queue.SimpleQueue[Any]) -> None:
+def _write_files(transforms: list[Any], _rank: int, buckets: list[Any], results: queue.SimpleQueue[Any]) -> None:
     written: dict[int, Any] = {}
     for index, bucket in enumerate(buckets):
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         running: queue.Queue[int] = queue.Queue()
         running.put(index)
-        filesystem_async.FileSystemWriterAsync.write_preloaded_data([_NO_TRANSFORM], index, bucket, answer, running, use_fsync=True)  # pyright: ignore
+        write: Any = filesystem_async.FileSystemWriterAsync.write_preloaded_data
+        write(transforms, index, bucket, answer, running, use_fsync=True)
         _, result = answer.get()
         if isinstance(result, Exception):
             raise result
@@ -127,10 +134,15 @@ def _state(gpt: GPTModel, optimizer: Any, *, training: bool, loading: bool) -> d
         _refuse_distributed(optimizer)
         state["optimizer"] = optimizer.sharded_state_dict(state["model"], is_loading=loading)
     if training:
-        streams = {"cpu": torch.get_rng_state(), "streams": get_cuda_rng_tracker().get_states()}
+        streams = {"cpu": torch.get_rng_state(), "streams": _streams().get_states()}
         size, rank = parallel_state.get_tensor_model_parallel_world_size(), parallel_state.get_tensor_model_parallel_rank()
         state["rng"] = ShardedObject("rng", streams, (size,), (rank,), replica_id=parallel_state.get_data_parallel_rank())
     return state
+
+
+def _streams() -> Any:
+    """Megatron's random streams of this rank."""
+    return get_cuda_rng_tracker()
 
 
 def _has_state(optimizer: Any) -> bool:
@@ -142,8 +154,10 @@ def _refuse_distributed(optimizer: Any) -> None:
     """Megatron 0.16's distributed optimiser over torch's AdamW continues with wrong moments after a load, without an error."""
     parts = getattr(optimizer, "chained_optimizers", [optimizer])
     if any(isinstance(part, DistributedOptimizer) for part in parts):
-        raise CheckpointError("checkpoints of megatron's DistributedOptimizer are not supported; set use_distributed_optimizer=False")
+        raise CheckpointError(
+            "checkpoints of megatron's DistributedOptimizer are not supported; set use_distributed_optimizer=False"
+        )
 
 
-def _dtype(gpt: GPTModel) -> str:
-    return str(next(gpt.parameters()).dtype).removeprefix("torch.")
+def _dtype(gpt: GPTModel) -> Dtype:
+    return next(name for name, dtype in TORCH_DTYPES.items() if dtype == next(gpt.parameters()).dtype)

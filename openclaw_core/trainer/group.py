@@ -10,10 +10,11 @@ from typing import Any
 import ray
 
 from openclaw_core.config.schema import RunConfig
+from openclaw_core.errors import OpenClawError
 from openclaw_core.types import Sample
 
 
-class TrainerError(RuntimeError):
+class TrainerError(OpenClawError):
     """The trainer failed or did not answer within its deadline; the message names the call."""
 
 

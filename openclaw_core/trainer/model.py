@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -25,11 +25,10 @@ from torch import Tensor
 
 from openclaw_core.trainer.accelerator import Accelerator
 from openclaw_core.weights.errors import ModelError
-from openclaw_core.weights.spec import ModelSpec
+from openclaw_core.weights.spec import Dtype, ModelSpec
 
 __all__ = ["Dtype", "ModelError", "ModelSpec", "build_gpt", "hidden_states", "init_parallel", "output_weight", "unwrap"]
 
-Dtype = Literal["bf16", "fp32"]
 TORCH_DTYPES: dict[Dtype, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
@@ -111,7 +110,8 @@ def build_gpt(spec: ModelSpec, dtype: Dtype, *, sequence_parallel: bool = False)
         rotary_base=cast(int, spec.rope_theta),
         share_embeddings_and_output_weights=spec.tied,
     )
-    return config, gpt
+    # torch's norms are made in fp32 whatever params_dtype says.
+    return config, gpt.to(TORCH_DTYPES[dtype])
 
 
 def hidden_states(model: torch.nn.Module, ids: Int[Tensor, "b s"]) -> Float[Tensor, "s b h"]:

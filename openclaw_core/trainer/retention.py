@@ -12,6 +12,7 @@ from typing import Any
 
 from openclaw_core.errors import OpenClawError
 from openclaw_core.weights.files import read_json, remove
+from openclaw_core.weights.spec import Dtype
 
 META = "meta.json"
 _STEP = re.compile(r"step_(\d+)")
@@ -26,7 +27,7 @@ class CheckpointError(OpenClawError):
 class CheckpointInfo:
     """What the marker says about a checkpoint."""
 
-    dtype: str
+    dtype: Dtype
     model: dict[str, Any]
     """The ModelSpec's fields."""
     training: bool

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from openclaw_core.config import schema
 from openclaw_core.losses import (
+    HeadStats,
     HybridInputs,
     LossConfig,
     OpdInputs,
@@ -58,7 +59,9 @@ class _Teacher:
 class ColocatedStep:
     """The loss of a micro-batch under ``model``, with the teacher's and the reference's passes made on the way."""
 
-    def __init__(self, model: torch.nn.Module, reference: torch.nn.Module | None, spec: ModelSpec, config: schema.LossConfig) -> None:
+    def __init__(
+        self, model: torch.nn.Module, reference: torch.nn.Module | None, spec: ModelSpec, config: schema.LossConfig
+    ) -> None:
         fields = LossConfig.__dataclass_fields__
         self._loss = LossConfig(**{name: value for name, value in config.model_dump().items() if name in fields})
         self._model, self._reference, self._spec, self._config = model, reference, spec, config
@@ -73,12 +76,10 @@ class ColocatedStep:
         teachers = self._teachers(batch)
         reference_logp = self._reference_logp(batch)
         hidden = _rows(self._model, batch.packed)
-        stats = head_stats(
-            hidden, self._weight, batch.temperature, vocab_size=self._spec.vocab_size, topk=self._config.topk, **self._head
-        )
+        stats = self._stats(hidden, self._weight, batch.temperature)
         choices = {i: self._select(batch, i, teacher, stats.topk_ids, generator) for i, teacher in teachers.items()}
         ids = _support_ids(batch, choices, stats.topk_ids)
-        logp = logits_at(hidden, self._weight, torch.cat([batch.targets[:, None], ids], 1), batch.temperature, **self._head)
+        logp = self._logits(hidden, self._weight, torch.cat([batch.targets[:, None], ids], 1), batch.temperature)
         logp = logp - stats.lse[:, None]
         old = logp.detach()
         if not bool(torch.isfinite(old).all()):
@@ -106,9 +107,19 @@ class ColocatedStep:
     def _weight(self) -> Tensor:
         return output_weight(unwrap(self._model))
 
-    @property
-    def _head(self) -> dict[str, int | bool]:
-        return {"chunk": self._config.head_chunk, "tied": self._spec.tied}
+    def _stats(self, hidden: Tensor, weight: Tensor, temperature: Tensor, topk: int | None = None) -> HeadStats:
+        return head_stats(
+            hidden,
+            weight,
+            temperature,
+            vocab_size=self._spec.vocab_size,
+            topk=self._config.topk if topk is None else topk,
+            chunk=self._config.head_chunk,
+            tied=self._spec.tied,
+        )
+
+    def _logits(self, hidden: Tensor, weight: Tensor, ids: Tensor, temperature: Tensor) -> Tensor:
+        return logits_at(hidden, weight, ids, temperature, chunk=self._config.head_chunk, tied=self._spec.tied)
 
     @torch.no_grad()
     def _teachers(self, batch: MicroBatch) -> dict[int, _Teacher]:
@@ -118,12 +129,16 @@ class ColocatedStep:
             return {}
         packed = pack([(prompt, batch.samples[i].response_ids) for i, prompt in hinted])
         hidden = _rows(self._model, packed)
-        temperature = torch.cat([torch.full((n,), batch.samples[i].temperature) for (i, _), n in zip(hinted, packed.lengths, strict=True)])
-        stats = head_stats(hidden, self._weight, temperature, vocab_size=self._spec.vocab_size, topk=self._config.topk, **self._head)
+        temperature = torch.cat(
+            [torch.full((n,), batch.samples[i].temperature) for (i, _), n in zip(hinted, packed.lengths, strict=True)]
+        )
+        stats = self._stats(hidden, self._weight, temperature)
         parts = [list(x.split(packed.lengths)) for x in (hidden, stats.lse, stats.topk_ids)]
         owners = [i for i, _ in hinted]
         return {
-            i: _Teacher(*(torch.stack([part for part, owner in zip(pieces, owners, strict=True) if owner == i]) for pieces in parts))
+            i: _Teacher(
+                *(torch.stack([part for part, owner in zip(pieces, owners, strict=True) if owner == i]) for pieces in parts)
+            )
             for i in dict.fromkeys(owners)
         }
 
@@ -132,8 +147,8 @@ class ColocatedStep:
         if self._reference is None:
             return None
         hidden, weight = _rows(self._reference, batch.packed), output_weight(unwrap(self._reference))
-        stats = head_stats(hidden, weight, batch.temperature, vocab_size=self._spec.vocab_size, topk=0, **self._head)
-        return logits_at(hidden, weight, batch.targets[:, None], batch.temperature, **self._head)[:, 0] - stats.lse
+        stats = self._stats(hidden, weight, batch.temperature, topk=0)
+        return self._logits(hidden, weight, batch.targets[:, None], batch.temperature)[:, 0] - stats.lse
 
     def _select(
         self, batch: MicroBatch, i: int, teacher: _Teacher, student_ids: Int[Tensor, "n K"], generator: torch.Generator
@@ -160,7 +175,7 @@ class ColocatedStep:
             own, teacher = batch.sample_index == i, teachers[i]
             positions = torch.arange(choice.hint.shape[0])
             hidden, lse = teacher.hidden[choice.hint, positions], teacher.lse[choice.hint, positions]
-            scores = logits_at(hidden, self._weight, ids[own], batch.temperature[own], **self._head) - lse[:, None]
+            scores = self._logits(hidden, self._weight, ids[own], batch.temperature[own]) - lse[:, None]
             teacher_logp[own], support[own] = scores.to(teacher_logp.dtype), choice.support.mask
             hint[own], overlap[own] = choice.hint, choice.overlap
         has_hint = batch.per_row([i in choices for i in range(len(batch.samples))])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ray
 import structlog
@@ -19,6 +19,7 @@ from openclaw_core.config.schema import RunConfig
 from openclaw_core.log import configure_logging
 from openclaw_core.losses import Sums, add_sums, finish_metrics
 from openclaw_core.trainer import accelerator as accelerators
+from openclaw_core.trainer import retention
 from openclaw_core.trainer.group import TrainerError, TrainResult
 from openclaw_core.trainer.packing import micro_batches, padding_share
 from openclaw_core.types import DropReason, Sample
@@ -45,16 +46,16 @@ class TrainerWorker:
         )
         self._build()
         self.skipped_steps = self.consecutive_skips = 0
+        log.info("trainer_ready", model=str(self.base_checkpoint), dtype=self.config.model.dtype)
 
     def load(self, checkpoints: str) -> tuple[int, int]:
         """The newest whole checkpoint, or the start model where there is none; returns (step, weight version)."""
         from openclaw_core.trainer import checkpoint
 
-        newest = checkpoint.latest(Path(checkpoints))
+        newest = retention.latest(Path(checkpoints))
         if newest is None:
-            log.info("start_model_loaded", path=str(self.base_checkpoint))
             return 0, 0
-        meta = checkpoint.load(newest, self.gpt, self.optimizer)
+        meta = checkpoint.load(newest, self.spec, self.gpt, self.optimizer)
         log.info("checkpoint_loaded", path=str(newest), **meta)
         return int(meta["step"]), int(meta["version"])
 
@@ -82,7 +83,9 @@ class TrainerWorker:
             "train/loss": float(sums["loss"]) if sums else None,
             "train/grad_norm": grad_norm,
             "train/lr": rate,
-            "train/engine_parity_abs_diff": float(sums["parity"] / sums["parity_tokens"]) if sums and sums["parity_tokens"] else None,
+            "train/engine_parity_abs_diff": float(sums["parity"] / sums["parity_tokens"])
+            if sums and sums["parity_tokens"]
+            else None,
             "train/padding_share": padding_share(batches),
             "train/skipped_steps": self.skipped_steps,
             "rollout/dropped": dict(Counter(reason.value for reason in masked.values())),
@@ -97,13 +100,15 @@ class TrainerWorker:
         return [ray.put(named)], checksum(named.items())
 
     def save(self, checkpoints: str, step: int, version: int) -> str:
-        """Write a checkpoint whole or not at all, and forget those beyond ``train.keep_last``."""
+        """Write a checkpoint whole or not at all, and forget those beyond ``train.keep_last``; returns its path."""
         from openclaw_core.trainer import checkpoint
 
-        meta = {"step": step, "version": version}
-        path = checkpoint.save(Path(checkpoints), f"step-{step:06d}", self.gpt, self.optimizer, meta, self.config.train.keep_last)
-        log.info("checkpoint_saved", path=str(path), **meta)
-        return str(path)
+        directory = retention.step_directory(Path(checkpoints), step)
+        if retention.latest(Path(checkpoints)) != directory:
+            checkpoint.save(directory, self.spec, self.gpt, self.optimizer, {"step": step, "version": version})
+            retention.prune(Path(checkpoints), self.config.train.keep_last)
+            log.info("checkpoint_saved", path=str(directory), step=step, version=version)
+        return str(directory)
 
     def export(self, directory: str) -> str:
         """The current weights as an HF model; returns their checksum."""
@@ -121,14 +126,14 @@ class TrainerWorker:
 
         self.spec = ModelSpec.from_hf(self.hf_dir)
         transformer, self.gpt, module = self._model()
-        checkpoint.load_weights(self.base_checkpoint, self.gpt)
+        checkpoint.load(self.base_checkpoint, self.spec, self.gpt)
         ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=False)
         self.model = DistributedDataParallel(transformer, ddp, module)
         self.optimizer = build_optimizer(self.model, self.config.optimizer, bf16=self.config.model.dtype == "bf16")
         reference = None
         if self.config.loss.kl_coef > 0:
             _, gpt, reference = self._model()
-            checkpoint.load_weights(self.base_checkpoint, gpt)
+            checkpoint.load(self.base_checkpoint, self.spec, gpt)
             reference.requires_grad_(False)
         self.step = ColocatedStep(self.model, reference, self.spec, self.config.loss)
 
@@ -167,7 +172,7 @@ class TrainerWorker:
         return sums, masked, ()
 
     def _gradients(self) -> list[torch.Tensor]:
-        return [buffer.grad_data for buffer in self.model.buffers]
+        return [buffer.grad_data for buffer in cast(Any, self.model).buffers]
 
     def _hf_weights(self) -> dict[str, torch.Tensor]:
         from openclaw_core.weights.names import to_hf

@@ -95,7 +95,9 @@ def load_hf(gpt: torch.nn.Module, directory: Path, spec: ModelSpec, tensor_paral
     with torch.no_grad():
         for name, parameter in own.items():
             if parameter.shape != shards[name].shape:
-                raise WeightsError(f"{name} is {list(parameter.shape)} in megatron but {list(shards[name].shape)} in {directory}")
+                raise WeightsError(
+                    f"{name} is {list(parameter.shape)} in megatron but {list(shards[name].shape)} in {directory}"
+                )
             parameter.copy_(shards[name])
 
 

@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 from openclaw_core.weights.errors import ModelError
 
+Dtype = Literal["bf16", "fp32"]
+"""bf16: bf16 parameters, fp32 masters in the optimiser. fp32: for exactness tests."""
+
 VOCAB_MULTIPLE = 128
 """Rows of the embedding are padded to a multiple of this, whatever the tensor parallelism: checkpoints stay reshardable."""
 

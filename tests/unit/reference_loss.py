@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,8 +35,8 @@ class Sample:
 class Settings:
     """The names of ALGORITHM.md."""
 
-    hint_selection: str = "sequence_optimal"
-    subset_mode: str = "student"
+    hint_selection: Literal["shortest", "token_optimal", "sequence_optimal", "random"] = "sequence_optimal"
+    subset_mode: Literal["student", "teacher", "overlap"] = "student"
     topk: int = 4
     w_rl: float = 1.0
     w_opd: float = 1.0
@@ -45,7 +46,7 @@ class Settings:
     eps_hi: float = 0.28
     tis_clip: float = 2.0
     opd_center: bool = False
-    shaped_turns: str = "corrected"
+    shaped_turns: Literal["corrected", "opd_only", "plain"] = "corrected"
 
 
 @dataclass
@@ -95,8 +96,8 @@ def reference_loss(samples: list[Sample], s: Settings, global_samples: int) -> R
                 grpo, clipped = surrogate(cur[y] - old[y], sample.reward, s)
                 k3 = reference_kl(ref[y] - cur[y])
                 term = term + s.w_rl * c * grpo + s.kl_coef * c * k3
-                result.grpo += weight * c * float(grpo)
-                result.kl += weight * c * float(k3)
+                result.grpo += weight * c * float(grpo.detach())
+                result.kl += weight * c * float(k3.detach())
                 result.grpo_clipped.append(clipped)
 
             if sample.z_teacher and s.w_opd != 0:
@@ -104,7 +105,7 @@ def reference_loss(samples: list[Sample], s: Settings, global_samples: int) -> R
                 hinted = log_softmax(sample.z_teacher[c_star][t].detach(), sample.temperature)
                 opd = opd_term(support(student[t], teacher[c_star][t], s), cur, old, hinted, s, result)
                 term = term + s.w_opd * opd
-                result.opd += weight * float(opd)
+                result.opd += weight * float(opd.detach())
                 result.overlap.append(len(set(student[t]) & set(teacher[c_star][t])))
                 result.c_star.append(c_star)
             result.loss = result.loss + weight * term
@@ -166,9 +167,9 @@ def opd_term(ids: list[int], cur: Tensor, old: Tensor, hinted: Tensor, s: Settin
 def surrogate(log_ratio: Tensor, advantage: float, s: Settings) -> tuple[Tensor, bool]:
     rho = torch.exp(clamp(log_ratio, 20))
     low, high = 1 - s.eps_lo, 1 + s.eps_hi
-    inside = rho if low <= float(rho) <= high else torch.tensor(low if float(rho) < low else high, dtype=torch.float64)
+    inside = rho if low <= float(rho.detach()) <= high else torch.full_like(rho, low if float(rho.detach()) < low else high)
     plain, clipped = -advantage * rho, -advantage * inside
-    return (clipped, True) if float(clipped) > float(plain) else (plain, False)
+    return (clipped, True) if float(clipped.detach()) > float(plain.detach()) else (plain, False)
 
 
 def reference_kl(difference: Tensor) -> Tensor:
@@ -177,7 +178,8 @@ def reference_kl(difference: Tensor) -> Tensor:
 
 
 def clamp(x: Tensor, bound: float) -> Tensor:
-    return x if abs(float(x)) <= bound else torch.tensor(math.copysign(bound, float(x)), dtype=torch.float64)
+    value = float(x.detach())
+    return x if abs(value) <= bound else torch.tensor(math.copysign(bound, value), dtype=torch.float64)
 
 
 def clamp_number(x: float, bound: float) -> float:

@@ -1,203 +1,281 @@
-"""The hybrid loss, through the chunked head, against the plain float64 reference."""
+"""The hybrid loss against the plain float64 reference, and its behaviour at the edges."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from itertools import pairwise, product
+from statistics import fmean
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
-from openclaw_core.losses import (
-    HybridInputs,
-    HybridOutput,
-    LossConfig,
-    LossError,
-    OpdInputs,
-    Selection,
-    add_sums,
-    finish_metrics,
-    head_stats,
-    hybrid_loss,
-    logits_at,
-    select,
-    token_weights,
-)
-from tests.unit import reference_loss
+from openclaw_core.losses import HybridInputs, LossConfig, LossError, OpdInputs, add_sums, finish_metrics, hybrid_loss
+from tests.unit.loss_case import Case, chunked_loss, expected_loss, hybrid_inputs, loss_config, make_case
 from tests.unit.reference_loss import Settings
 
-VOCAB, PADDED, HIDDEN, TOPK = 23, 28, 6, 4
-GLOBAL_SAMPLES = 7
-"""More than the samples below: other ranks hold the rest."""
-SEED = 11
+SELECTIONS = ("shortest", "token_optimal", "sequence_optimal")
+SUBSETS = ("student", "teacher", "overlap")
+CELLS = [Settings(hint_selection=cast(Any, a), subset_mode=cast(Any, b)) for a, b in product(SELECTIONS, SUBSETS)]
+VARIATIONS = {
+    "centred": Settings(opd_center=True),
+    "no_clip": Settings(adv_diff_clip=0),
+    "tight_clip": Settings(adv_diff_clip=0.05, subset_mode="teacher"),
+    "opd_only_shaped": Settings(shaped_turns="opd_only", kl_coef=0.3),
+    "plain_shaped": Settings(shaped_turns="plain", kl_coef=0.3),
+    "no_importance_weight": Settings(tis_clip=0, kl_coef=0.3),
+    "reference_kl": Settings(kl_coef=0.3),
+    "weights": Settings(w_rl=0.5, w_opd=1.7, kl_coef=0.01),
+    "opd_only": Settings(w_rl=0),
+    "grpo_only": Settings(w_opd=0),
+    "kl_only": Settings(w_rl=0, w_opd=0, kl_coef=1.0),
+    "narrow_ratio": Settings(eps_lo=0.01, eps_hi=0.02, subset_mode="overlap", hint_selection="token_optimal", opd_center=True),
+}
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Hidden states and data of one sample."""
-
-    h_cur: Tensor
-    h_old: Tensor
-    h_ref: Tensor
-    h_teacher: list[Tensor]
-    response_ids: Tensor
-    rollout_gap: Tensor
-    mask: list[int]
-    reward: float
-    temperature: float
-    shaped: bool
+@pytest.fixture(params=[False, True], ids=["general", "colocated"])
+def case(request: pytest.FixtureRequest) -> Case:
+    return make_case(colocated=request.param)
 
 
-@dataclass(frozen=True)
-class Case:
-    """A micro-batch and the output matrices of the policy, of the start of the step and of the start model."""
-
-    samples: list[Sample]
-    w_cur: Tensor
-    w_old: Tensor
-    w_ref: Tensor
-
-    def leaves(self) -> list[Tensor]:
-        return [self.w_cur, *(sample.h_cur for sample in self.samples)]
-
-    def gradients(self) -> list[Tensor]:
-        """Gradients of the leaves, which are cleared."""
-        result = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in self.leaves()]
-        for leaf in self.leaves():
-            leaf.grad = None
-        return result
+def assert_agrees(case: Case, settings: Settings, **how: Any) -> None:
+    random_hints, rtol = how.pop("random_hints", ()), how.pop("rtol", 0)
+    loss = chunked_loss(case, settings, **how).loss
+    expected = expected_loss(case, settings, random_hints).loss
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-9, rel=rtol)
+    for found, wanted in zip(case.gradients(loss), case.gradients(expected), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=rtol, atol=1e-8)
 
 
-def make_case(seed: int = SEED, *, colocated: bool = False) -> Case:
-    """``colocated``: pi_old is the policy itself, as with one optimiser step per rollout."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    def sample(hints: int, mask: list[int], reward: float, temperature: float, shaped: bool) -> Sample:
-        tokens = len(mask)
-        h = normal(tokens, HIDDEN).requires_grad_()
-        h_old = h.detach() if colocated else h.detach() + 0.1 * normal(tokens, HIDDEN)
-        teachers = [h_old + 0.3 * (c + 1) * normal(tokens, HIDDEN) for c in reversed(range(hints))]
-        ids = torch.randint(VOCAB, (tokens,), generator=generator)
-        return Sample(h, h_old, normal(tokens, HIDDEN), teachers, ids, normal(tokens), mask, reward, temperature, shaped)
-
-    samples = [
-        sample(hints=3, mask=[1, 1, 0, 1, 1], reward=1, temperature=0.7, shaped=False),
-        sample(hints=0, mask=[1, 1, 1], reward=-1, temperature=1.3, shaped=False),
-        sample(hints=1, mask=[1, 1, 1, 1], reward=0, temperature=0.7, shaped=True),
-        sample(hints=2, mask=[0, 0], reward=1, temperature=1.0, shaped=False),
-        sample(hints=2, mask=[0, 1, 1, 1], reward=-1, temperature=0.7, shaped=True),
-    ]
-    w = normal(PADDED, HIDDEN).requires_grad_()
-    w_old = w.detach() if colocated else w.detach() + 0.1 * normal(PADDED, HIDDEN)
-    return Case(samples, w, w_old, normal(PADDED, HIDDEN))
+@pytest.mark.parametrize("settings", CELLS, ids=lambda s: f"{s.hint_selection}-{s.subset_mode}")
+def test_each_cell_equals_the_reference(case: Case, settings: Settings) -> None:
+    assert_agrees(case, settings)
 
 
-def chunked_loss(
-    case: Case, settings: Settings, chunk: int = 3, samples: Sequence[int] | None = None, generator_seed: int = 0
-) -> HybridOutput:
-    """The loss of some of the case's samples, as a trainer computes it."""
-    chosen = [case.samples[i] for i in (range(len(case.samples)) if samples is None else samples)]
-    temperature = torch.cat([torch.full((len(s.mask),), s.temperature, dtype=torch.float64) for s in chosen])
-    sample_index = torch.cat([torch.full((len(s.mask),), i) for i, s in enumerate(chosen)])
-    mask = torch.cat([torch.tensor(s.mask) for s in chosen]).bool()
-    y = torch.cat([s.response_ids for s in chosen])
+@pytest.mark.parametrize("settings", VARIATIONS.values(), ids=VARIATIONS)
+def test_each_setting_equals_the_reference(case: Case, settings: Settings) -> None:
+    assert_agrees(case, settings)
 
-    def log_probs(h: Tensor, w: Tensor, ids: Tensor, tau: Tensor, lse: Tensor) -> Tensor:
-        return logits_at(h, w, ids, tau, chunk=chunk, tied=False) - lse[:, None]
 
-    def stats(h: Tensor, w: Tensor, tau: Tensor) -> Any:
-        return head_stats(h, w, tau, vocab_size=VOCAB, topk=TOPK, chunk=chunk, tied=False)
+@pytest.mark.parametrize("chunk", [1, 2, 5, 1000])
+def test_the_chunk_size_changes_nothing(case: Case, chunk: int) -> None:
+    assert_agrees(case, Settings(kl_coef=0.3), chunk=chunk)
 
-    with torch.no_grad():
-        h_old, h_ref = torch.cat([s.h_old for s in chosen]), torch.cat([s.h_ref for s in chosen])
-        old = stats(h_old, case.w_old, temperature)
-        ref_logp = log_probs(h_ref, case.w_ref, y[:, None], temperature, stats(h_ref, case.w_ref, temperature).lse)[:, 0]
-        old_logp = log_probs(h_old, case.w_old, y[:, None], temperature, old.lse)[:, 0]
 
-    generator = torch.Generator().manual_seed(generator_seed)
-    selections: list[Selection] = []
-    teacher_logp: list[Tensor] = []
-    for i, sample in enumerate(chosen):
-        rows, tau = sample_index == i, temperature[sample_index == i]
-        if not sample.h_teacher:
-            empty = torch.zeros(len(sample.mask), dtype=torch.int64)
-            support = type_support(torch.zeros(len(sample.mask), TOPK, dtype=torch.int64))
-            selections.append(Selection(hint=empty, overlap=empty, support=support))
-            teacher_logp.append(torch.full((len(sample.mask), TOPK), torch.nan, dtype=torch.float64))
-            continue
-        teachers = [stats(h, case.w_old, tau) for h in sample.h_teacher]
-        selection = select(
-            old.topk_ids[rows],
-            torch.stack([teacher.topk_ids for teacher in teachers]),
-            mask[rows],
-            hint_selection=settings.hint_selection,  # type: ignore[arg-type]
-            subset_mode=settings.subset_mode,  # type: ignore[arg-type]
-            generator=generator,
-        )
-        positions = torch.arange(len(sample.mask))
-        h = torch.stack(sample.h_teacher)[selection.hint, positions]
-        lse = torch.stack([teacher.lse for teacher in teachers])[selection.hint, positions]
-        selections.append(selection)
-        teacher_logp.append(log_probs(h, case.w_old, selection.support.ids, tau, lse))
+@pytest.mark.parametrize("subset", SUBSETS)
+def test_random_hints_come_once_per_sample_from_the_seeded_generator(case: Case, subset: Any) -> None:
+    generator = torch.Generator().manual_seed(3)
+    counts = [len(sample.h_teacher) for sample in case.samples]
+    hints = [int(torch.randint(count, (1,), generator=generator)) if count else 0 for count in counts]
+    assert any(hints)
+    assert_agrees(case, Settings(hint_selection="random", subset_mode=subset), seed=3, random_hints=hints)
 
-    h_cur = torch.cat([s.h_cur for s in chosen])
-    support_ids = torch.cat([s.support.ids for s in selections])
-    cur = stats(h_cur, case.w_cur, temperature)
-    cur_logp = log_probs(h_cur, case.w_cur, torch.cat([y[:, None], support_ids], dim=1), temperature, cur.lse)
-    with torch.no_grad():
-        old_support = log_probs(h_old, case.w_old, support_ids, temperature, old.lse)
-    inputs = HybridInputs(
-        cur_logp=cur_logp[:, 0],
-        old_logp=old_logp,
-        rollout_logp=old_logp - torch.cat([s.rollout_gap for s in chosen]),
-        advantage=torch.cat([torch.full((len(s.mask),), s.reward, dtype=torch.float64) for s in chosen]),
-        entropy=cur.entropy,
-        mask=mask,
-        weight=token_weights(mask, sample_index, global_samples=GLOBAL_SAMPLES, dtype=torch.float64),
-        shaped=torch.cat([torch.full((len(s.mask),), s.shaped) for s in chosen]),
-        ref_logp=ref_logp,
-        opd=OpdInputs(
-            cur_logp=cur_logp[:, 1:],
-            old_logp=old_support,
-            teacher_logp=torch.cat(teacher_logp),
-            support=torch.cat([s.support.mask for s in selections]),
-            has_hint=torch.cat([torch.full((len(s.mask),), bool(s.h_teacher)) for s in chosen]),
-            hint=torch.cat([s.hint for s in selections]),
-            overlap=torch.cat([s.overlap for s in selections]),
-        ),
+
+def test_extreme_ratios_are_clamped_as_in_the_reference() -> None:
+    """log rho beyond +-20 and ref - cur beyond +-10 have a finite loss and no gradient."""
+    case = make_case(drift=8.0)
+    inputs = hybrid_inputs(case, Settings())
+    assert inputs.ref_logp is not None
+    assert (inputs.cur_logp - inputs.old_logp).abs().max() > 20 and (inputs.cur_logp - inputs.ref_logp).abs().max() > 10
+    assert_agrees(case, Settings(kl_coef=0.3), rtol=1e-12)
+
+
+def test_the_nine_cells_differ() -> None:
+    """Otherwise agreement with the reference would not tell them apart."""
+    losses = {round(chunked_loss(make_case(), settings).loss.item(), 9) for settings in CELLS}
+    assert len(losses) == len(CELLS)
+
+
+def test_an_error_in_one_score_is_noticed(case: Case) -> None:
+    """The comparison above can fail."""
+    settings = Settings()
+    inputs = hybrid_inputs(case, settings)
+    assert inputs.opd is not None
+    shifted = replace(inputs, opd=replace(inputs.opd, teacher_logp=inputs.opd.teacher_logp + 0.01))
+    wrong = hybrid_loss(shifted, loss_config(settings)).loss
+    assert abs(wrong.item() - expected_loss(case, settings).loss.item()) > 1e-6
+
+
+@pytest.mark.parametrize("settings", [Settings(kl_coef=0.3), VARIATIONS["opd_only_shaped"], VARIATIONS["plain_shaped"]])
+def test_metrics_equal_the_reference(case: Case, settings: Settings) -> None:
+    metrics = finish_metrics(chunked_loss(case, settings).sums, single_step=False)
+    expected = expected_loss(case, settings)
+    cap = settings.tis_clip
+    assert metrics == pytest.approx(
+        {
+            "grpo_loss": expected.grpo,
+            "opd_loss": expected.opd,
+            "kl": expected.kl,
+            "entropy": fmean(expected.entropy),
+            "tis_mean": fmean(expected.importance),
+            "tis_clipfrac": fmean(c == cap for c in expected.importance),
+            "ppo_kl": fmean(expected.old_minus_cur),
+            "grpo_clipfrac": fmean(expected.grpo_clipped),
+            "opd_clipfrac": fmean(expected.opd_clipped),
+            "opd_abs_mean": fmean(expected.opd_abs),
+            "sel_overlap": fmean(expected.overlap),
+            "subset_size": fmean(expected.subset_size),
+            "c_star_mean": fmean(expected.c_star),
+            "train_rollout_logprob_abs_diff_shaped": fmean(expected.logprob_diff[True]),
+            "train_rollout_logprob_abs_diff_unshaped": fmean(expected.logprob_diff[False]),
+        },
+        abs=1e-12,
     )
-    return hybrid_loss(inputs, loss_config(settings))
 
 
-def loss_config(settings: Settings) -> LossConfig:
-    names = {f.name for f in dataclasses.fields(LossConfig)}
-    return LossConfig(**{k: v for k, v in dataclasses.asdict(settings).items() if k in names})
+@pytest.mark.parametrize("cuts", [(1,), (2, 4), (1, 2, 3, 4)])
+def test_micro_batches_add_up_to_the_whole(case: Case, cuts: tuple[int, ...]) -> None:
+    settings = Settings(kl_coef=0.3)
+    whole = chunked_loss(case, settings)
+    edges = [0, *cuts, len(case.samples)]
+    parts = [chunked_loss(case, settings, part=slice(a, b)) for a, b in pairwise(edges)]
+    loss = torch.stack([part.loss for part in parts]).sum()
+    torch.testing.assert_close(loss, whole.loss, rtol=0, atol=1e-14)
+    for found, wanted in zip(case.gradients(loss), case.gradients(whole.loss), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-14)
+    assert finish_metrics(add_sums(part.sums for part in parts), single_step=False) == pytest.approx(
+        finish_metrics(whole.sums, single_step=False), abs=1e-12
+    )
 
 
-def expected_loss(case: Case, settings: Settings, random_hints: Sequence[int] | None = None) -> reference_loss.Result:
-    samples: list[reference_loss.Sample] = []
-    for i, sample in enumerate(case.samples):
-        z_old = sample.h_old @ case.w_old[:VOCAB].T
-        old = torch.log_softmax(z_old / sample.temperature, -1).gather(1, sample.response_ids[:, None])[:, 0]
-        samples.append(
-            reference_loss.Sample(
-                z_cur=sample.h_cur @ case.w_cur[:VOCAB].T,
-                z_old=z_old,
-                z_ref=sample.h_ref @ case.w_ref[:VOCAB].T,
-                z_teacher=[h @ case.w_old[:VOCAB].T for h in sample.h_teacher],
-                response_ids=sample.response_ids.tolist(),
-                rollout_logprobs=(old - sample.rollout_gap).tolist(),
-                mask=sample.mask,
-                reward=sample.reward,
-                temperature=sample.temperature,
-                shaped=sample.shaped,
-                random_hint=0 if random_hints is None else random_hints[i],
-            )
-        )
-    return reference_loss.reference_loss(samples, settings, GLOBAL_SAMPLES)
+def test_gradcheck_of_the_general_form() -> None:
+    """Off the kinks, where the loss is smooth in cur_logp."""
+    settings = Settings(kl_coef=0.3, eps_lo=0.05, eps_hi=0.05)
+    fixed = hybrid_inputs(make_case(), settings)
+    opd = fixed.opd
+    assert opd is not None
+    generator = torch.Generator().manual_seed(5)
+
+    def off_the_kinks(old: Tensor) -> Tensor:
+        """rho at one of 0.85, 1 and 1.2, every one well inside its branch."""
+        choice = torch.tensor([0.85, 1.0, 1.2], dtype=torch.float64).log()
+        return (old + choice[torch.randint(3, old.shape, generator=generator)]).requires_grad_()
+
+    def loss(cur: Tensor, cur_support: Tensor) -> Tensor:
+        return hybrid_loss(replace(fixed, cur_logp=cur, opd=replace(opd, cur_logp=cur_support)), loss_config(settings)).loss
+
+    assert torch.autograd.gradcheck(loss, (off_the_kinks(fixed.old_logp), off_the_kinks(opd.old_logp)))
+
+
+def leaf_inputs() -> tuple[HybridInputs, OpdInputs, Tensor, Tensor]:
+    """A case's inputs with log-probs as leaves."""
+    inputs = hybrid_inputs(make_case(), Settings(kl_coef=0.3))
+    assert inputs.opd is not None
+    cur, cur_support = inputs.cur_logp.detach().requires_grad_(), inputs.opd.cur_logp.detach().requires_grad_()
+    opd = replace(inputs.opd, cur_logp=cur_support)
+    return replace(inputs, cur_logp=cur, opd=opd), opd, cur, cur_support
+
+
+@pytest.mark.parametrize("junk", [0.0, 1e300, -1e300, torch.inf, torch.nan])
+def test_values_that_do_not_count_give_no_loss_and_no_gradient(junk: float) -> None:
+    inputs, opd, cur, cur_support = leaf_inputs()
+    config = loss_config(Settings(kl_coef=0.3, subset_mode="overlap"))
+    counts = inputs.mask
+    pairs = (counts & opd.has_hint)[:, None] & opd.support
+    assert not counts.all() and not pairs.all()
+    clean = hybrid_loss(inputs, config)
+    wanted = torch.autograd.grad(clean.loss, (cur, cur_support))
+
+    with torch.no_grad():
+        cur[~counts], cur_support[~pairs] = junk, junk
+    spoilt = {name: getattr(inputs, name).where(counts, junk) for name in ("old_logp", "rollout_logp", "advantage", "entropy")}
+    spoilt |= {"ref_logp": cast(Tensor, inputs.ref_logp).where(counts, junk), "weight": inputs.weight.where(counts, junk)}
+    spoilt_opd = replace(opd, old_logp=opd.old_logp.where(pairs, junk), teacher_logp=opd.teacher_logp.where(pairs, junk))
+    found = hybrid_loss(replace(inputs, opd=spoilt_opd, **spoilt), config)
+    grads = torch.autograd.grad(found.loss, (cur, cur_support))
+
+    assert torch.equal(found.loss, clean.loss)
+    assert all(torch.equal(a, b) for a, b in zip(grads, wanted, strict=True))
+    assert not grads[0][~counts].any() and not grads[1][~pairs].any()
+    assert {k: float(v) for k, v in found.sums.items()} == {k: float(v) for k, v in clean.sums.items()}
+
+
+def test_an_empty_support_gives_no_opd_term_but_stays_in_the_denominator() -> None:
+    inputs, opd, _, _ = leaf_inputs()
+    empty = replace(inputs, opd=replace(opd, support=torch.zeros_like(opd.support)))
+    output = hybrid_loss(empty, loss_config(Settings(w_rl=0)))
+    metrics = finish_metrics(output.sums, single_step=False)
+    assert output.loss.item() == 0 and metrics["opd_loss"] == 0 and metrics["subset_size"] == 0
+    assert metrics["opd_clipfrac"] is None
+
+
+def test_a_sample_without_unmasked_tokens_gives_zero_and_counts_in_n() -> None:
+    case, settings = make_case(), Settings(kl_coef=0.3)
+    silent = next(i for i, sample in enumerate(case.samples) if not any(sample.mask))
+    alone = chunked_loss(case, settings, part=slice(silent, silent + 1))
+    assert alone.loss.item() == 0
+    assert not any(grad.any() for grad in case.gradients(alone.loss))
+    without = Case([s for i, s in enumerate(case.samples) if i != silent], case.w_cur, case.w_old, case.w_ref)
+    torch.testing.assert_close(chunked_loss(without, settings).loss, chunked_loss(case, settings).loss, rtol=0, atol=1e-15)
+
+
+def test_a_micro_batch_that_trains_nothing_can_still_be_run_backward() -> None:
+    inputs, _, cur, _ = leaf_inputs()
+    output = hybrid_loss(replace(inputs, mask=torch.zeros_like(inputs.mask)), loss_config(Settings(kl_coef=0.3)))
+    output.loss.backward()
+    assert output.loss.item() == 0 and cur.grad is not None and not cur.grad.any()
+
+
+def test_old_log_probs_never_carry_a_gradient() -> None:
+    """In the colocated form they come out of the same forward: without a detach, rho would be 1 with gradient 0."""
+    inputs, opd, cur, cur_support = leaf_inputs()
+    same = replace(inputs, old_logp=cur, opd=replace(opd, old_logp=cur_support))
+    detached = replace(inputs, old_logp=cur.detach(), opd=replace(opd, old_logp=cur_support.detach()))
+    found, wanted = (
+        torch.autograd.grad(hybrid_loss(x, loss_config(Settings())).loss, (cur, cur_support)) for x in (same, detached)
+    )
+    assert wanted[0].any() and wanted[1].any()
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("name", ["old_logp", "rollout_logp", "advantage", "entropy", "weight", "ref_logp"])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_a_non_finite_score_that_counts_is_refused_by_name(name: str, bad: float) -> None:
+    inputs, _, _, _ = leaf_inputs()
+    row = int(inputs.mask.nonzero()[-1])
+    value = cast(Tensor, getattr(inputs, name)).detach().clone()
+    value[row] = bad
+    with pytest.raises(LossError, match=rf"{name} has 1 non-finite.*row {row}"):
+        hybrid_loss(replace(inputs, **{name: value}), loss_config(Settings(kl_coef=0.3)))
+
+
+@pytest.mark.parametrize("name", ["old_logp", "teacher_logp"])
+def test_a_non_finite_teacher_score_that_counts_is_refused_by_name(name: str) -> None:
+    inputs, opd, _, _ = leaf_inputs()
+    value = getattr(opd, name).clone()
+    value[0, 1] = torch.nan
+    with pytest.raises(LossError, match=rf"opd\.{name} has 1 non-finite.*row 0"):
+        hybrid_loss(replace(inputs, opd=replace(opd, **{name: value})), loss_config(Settings()))
+
+
+def test_a_term_without_its_inputs_is_refused() -> None:
+    inputs, _, _, _ = leaf_inputs()
+    with pytest.raises(LossError, match=r"kl_coef=0\.3 needs ref_logp"):
+        hybrid_loss(replace(inputs, ref_logp=None), loss_config(Settings(kl_coef=0.3)))
+    with pytest.raises(LossError, match=r"w_opd=1\.0 needs the opd inputs"):
+        hybrid_loss(replace(inputs, opd=None), loss_config(Settings()))
+    hybrid_loss(replace(inputs, ref_logp=None, opd=None), loss_config(Settings(w_opd=0)))
+
+
+def test_wrong_shapes_and_flags_are_refused() -> None:
+    inputs, opd, _, _ = leaf_inputs()
+    config = loss_config(Settings())
+    with pytest.raises(LossError, match=r"mask is torch\.int64"):
+        hybrid_loss(replace(inputs, mask=inputs.mask.long()), config)
+    with pytest.raises(LossError, match="old_logp has shape"):
+        hybrid_loss(replace(inputs, old_logp=inputs.old_logp[:-1]), config)
+    with pytest.raises(LossError, match=r"opd\.teacher_logp has shape"):
+        hybrid_loss(replace(inputs, opd=replace(opd, teacher_logp=opd.teacher_logp[:, :2])), config)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"entropy_coef": 0.1}, "entropy bonus is not implemented"),
+        ({"w_rl": 0, "w_opd": 0, "kl_coef": 0}, "nothing would be trained"),
+    ],
+)
+def test_settings_without_a_gradient_are_refused(values: dict[str, float], message: str) -> None:
+    with pytest.raises(LossError, match=message):
+        LossConfig(**values)  # pyright: ignore[reportArgumentType]

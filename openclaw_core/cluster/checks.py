@@ -1,0 +1,182 @@
+"""env-check: is this machine fit for the run, now? Each check is a row of a table, with advice where it failed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shutil
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from packaging.requirements import Requirement
+
+from openclaw_core.cluster.ports import RAY_PORTS, SERVICE_PORTS, describe_taken
+from openclaw_core.cluster.ray_head import find_head
+from openclaw_core.config import RunConfig
+from openclaw_core.gateway.families import RenderError
+from openclaw_core.gateway.rendering import ChatRenderer
+from openclaw_core.rundir import RunDir
+from openclaw_core.weights.errors import WeightsError
+from openclaw_core.weights.files import file_records, read_json
+from openclaw_core.weights.layout import hf_directory
+from openclaw_core.weights.sources import MARKER
+from openclaw_core.weights.spec import ModelSpec
+
+DISTRIBUTION = "openclaw-rl"
+MB = 1_000_000
+
+# Measured on SmolLM2-135M: the trainer's peak is 4.5 GB (18 bytes a parameter of state, activations), the engine's 1.1 GB;
+# Ray, the service, Prefect and the feeder need the rest.
+MEMORY_BYTES_PER_PARAMETER = 42
+MEMORY_BASE = 2_500 * MB
+# bf16 parameters, fp32 masters, two fp32 moments.
+CHECKPOINT_BYTES_PER_PARAMETER = 14
+EXPORT_BYTES_PER_PARAMETER = 2
+# Ledger, logs, metrics.
+DISK_BASE = 200 * MB
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One row of the table: what was looked at, what was found, and what to do where it is not ``ok``."""
+
+    check: str
+    value: str
+    ok: bool
+    advice: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.value}" + ("" if self.ok else f"; {self.advice}")
+
+
+def check_machine(config: RunConfig, run: RunDir) -> list[Check]:
+    """Look at everything the run needs of the machine it is started on. Never raises for what it finds."""
+    rows = [_python(), *_packages("npu" if config.cluster.npus else "cpu")]
+    if config.cluster.npus:
+        return [*rows, _npus(config)]
+    parameters = _parameters(config)
+    return [
+        *rows,
+        _cores(config),
+        _memory(parameters),
+        _disk(config, run, parameters),
+        *_model(config),
+        *_ports(config, run),
+    ]
+
+
+def _python() -> Check:
+    version = platform.python_version()
+    return Check("python", version, version.startswith("3.11."), "the project runs on Python 3.11: make setup")
+
+
+def _packages(extra: str) -> Iterator[Check]:
+    """What pyproject.toml requires against what is installed: a row for each that differs, and one for the rest."""
+    fitting = 0
+    for requirement in _requirements(extra):
+        try:
+            installed = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            installed = None
+        if installed is not None and requirement.specifier.contains(installed, prereleases=True):
+            fitting += 1
+        else:
+            found = f"{installed or 'not installed'}, needed is {requirement.specifier or 'any version'}"
+            yield Check(f"package {requirement.name}", found, False, "make setup")
+    yield Check("packages", f"{fitting} as required by {DISTRIBUTION}[{extra}]", True)
+
+
+def _requirements(extra: str) -> Iterator[Requirement]:
+    for text in importlib.metadata.requires(DISTRIBUTION) or []:
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            yield requirement
+
+
+def _cores(config: RunConfig) -> Check:
+    cores, threads = psutil.cpu_count() or 1, max(config.train.threads, config.engine.threads)
+    advice = f"train.threads and engine.threads should not be above {cores}: threads that share a core are slower than fewer"
+    return Check("cores", f"{cores}, trainer and engine take turns with {threads} threads", threads <= max(2, cores), advice)
+
+
+def _parameters(config: RunConfig) -> int | None:
+    weights = list(hf_directory(config).glob("*.safetensors"))
+    # Two bytes each: the stored form is bf16.
+    return sum(file.stat().st_size for file in weights) // 2 if weights else None
+
+
+def _memory(parameters: int | None) -> Check:
+    needed = MEMORY_BASE + MEMORY_BYTES_PER_PARAMETER * (parameters or 0)
+    available = psutil.virtual_memory().available
+    value = f"{available // MB:,} MB available, about {needed // MB:,} MB needed"
+    return Check("memory", value, available >= needed, "end other programs, or lower train.micro_batch_size")
+
+
+def _disk(config: RunConfig, run: RunDir, parameters: int | None) -> Check:
+    # One more than is kept: the oldest goes only when the newest is whole.
+    checkpoints = (config.train.keep_last + 1) * CHECKPOINT_BYTES_PER_PARAMETER
+    needed = DISK_BASE + (checkpoints + EXPORT_BYTES_PER_PARAMETER) * (parameters or 0)
+    free = shutil.disk_usage(_existing(run.path)).free
+    value = f"{free // MB:,} MB free at {run.path}, about {needed // MB:,} MB needed"
+    return Check("disk", value, free >= needed, "make room, lower train.keep_last, or choose another place with paths.runs")
+
+
+def _existing(path: Path) -> Path:
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
+def _model(config: RunConfig) -> Iterator[Check]:
+    directory = hf_directory(config)
+    again = f"remove {directory} and run again: download-model fetches it anew"
+    try:
+        spec = ModelSpec.from_hf(directory)
+    except WeightsError as error:
+        yield Check("model", str(error), False, again)
+        return
+    yield Check("model", f"{config.model.name}, {spec.family} of {spec.layers} layers", True)
+    marker = read_json(directory / MARKER)
+    if marker is not None:  # a linked directory has none: its owner may change it
+        recorded = marker["files"]
+        actual = file_records(file for name in recorded if (file := directory / name).is_file())
+        changed = sorted(name for name in recorded if recorded[name] != actual.get(name))
+        value = f"not as downloaded: {', '.join(changed)}" if changed else f"{len(recorded)} as downloaded (sha256)"
+        yield Check("model files", value, not changed, again)
+    fits = config.model.context_length <= spec.max_positions
+    value = f"{config.model.context_length} of {spec.max_positions} positions"
+    yield Check("context length", value, fits, f"set model.context_length to {spec.max_positions} at most")
+    try:
+        ChatRenderer.from_pretrained(directory)
+    except RenderError as error:
+        yield Check("chat template", str(error), False, "this model needs a renderer of its own in gateway/families.py")
+    else:
+        yield Check("chat template", "rendered ids equal the model's own template", True)
+
+
+def _ports(config: RunConfig, run: RunDir) -> Iterator[Check]:
+    if find_head(run) is not None:
+        yield Check("ports", "in use by this run, which is alive", True)
+        return
+    taken = {name: message for name in (*SERVICE_PORTS, *RAY_PORTS) if (message := describe_taken(config.ports, name))}
+    for name, message in taken.items():
+        what, _, advice = message.partition("; ")
+        yield Check(f"ports.{name}", what, False, advice)
+    if not taken:
+        numbers = ", ".join(str(getattr(config.ports, name)) for name in (*SERVICE_PORTS, *RAY_PORTS))
+        yield Check("ports", f"{numbers} are free", True)
+
+
+def _npus(config: RunConfig) -> Check:
+    host = socket.gethostname()
+    counts = {h.npus for h in config.cluster.hosts}
+    names = ", ".join(h.name for h in config.cluster.hosts)
+    need = f"preset {config.preset} needs {'/'.join(map(str, sorted(counts)))} NPUs on each of {names}"
+    if shutil.which("npu-smi") is None:
+        advice = (
+            f"{need}. Run it from a host of that cluster with the Ascend driver, or choose preset local-cpu, which needs none"
+        )
+        return Check("npu", f"no NPU found on {host}: npu-smi is not installed", False, advice)
+    advice = f"{need}; preparing and driving those hosts is not part of this version. Choose preset local-cpu"
+    return Check("npu", f"npu-smi is installed on {host}", False, advice)

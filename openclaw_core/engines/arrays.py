@@ -1,0 +1,35 @@
+"""Weights between processes: numpy arrays travel through Ray's object store without a copy, torch tensors do not.
+
+numpy has no bfloat16, so a bf16 weight travels as the uint16 array of its bits.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def as_arrays(weights: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """Views of CPU tensors, to be sent."""
+    plain = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
+    return {
+        name: (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
+        for name, tensor in plain.items()
+    }
+
+
+def as_tensors(weights: Mapping[str, Tensor | np.ndarray]) -> dict[str, Tensor]:
+    """Views of what was received, tensors or ``as_arrays``. They may be read-only: copy from them, never write."""
+    return {name: value if isinstance(value, Tensor) else _as_tensor(value) for name, value in weights.items()}
+
+
+def _as_tensor(array: np.ndarray) -> Tensor:
+    with warnings.catch_warnings():
+        # Ray's buffers are read-only, which torch cannot express and warns about.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+        tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if tensor.dtype is torch.uint16 else tensor

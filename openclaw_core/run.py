@@ -1,0 +1,56 @@
+"""The whole chain on one page, without Prefect: what `openclaw-rl run` does, and what flows/openclaw.py does with Prefect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from openclaw_core import stages
+from openclaw_core.config import RunConfig
+from openclaw_core.feeding import feeder_watch, start_feeder, stop_feeder
+from openclaw_core.loop.client import ControlClient, drive, drive_step, phase_deadlines
+from openclaw_core.loop.summary import Summary, summarise
+from openclaw_core.rundir import RunDir
+
+Tell = Callable[[str], None]
+"""Told one line for people, about every stage and every phase."""
+
+
+def run_all(config: RunConfig, run: RunDir, tell: Tell) -> Summary:
+    """Prepare, train, evaluate before and after, export, tear down.
+
+    After a failure the cluster is left as it is, for a second call to take up.
+
+    Raises:
+        OpenClawError: a stage or a step failed.
+    """
+    for _, stage in stages.PREPARE:
+        _tell_result(tell, stage(config, run))
+    _tell_result(tell, stages.attach_service(config, run))
+    _tell_result(tell, stages.evaluate(config, run, "before"))
+    try:
+        start_feeder(run)
+        _train(config, run, tell)
+    finally:
+        stop_feeder(run)
+    _tell_result(tell, stages.evaluate(config, run, "after"))
+    _tell_result(tell, stages.export(config, run))
+    summary = summarise(config, run)
+    _tell_result(tell, stages.teardown(config, run))
+    return summary
+
+
+def _train(config: RunConfig, run: RunDir, tell: Tell) -> None:
+    deadlines, watch = phase_deadlines(config), feeder_watch(run)
+    with ControlClient.of(run, config) as client:
+
+        def run_step(step: int) -> None:
+            def on_phase(phase: str) -> None:
+                tell(f"step {step}/{config.train.steps}: {phase}")
+
+            drive_step(client, step, deadlines, on_phase=on_phase, on_wait=watch)
+
+        drive(client, run_step, reattach=lambda: stages.restart_service(config, run))
+
+
+def _tell_result(tell: Tell, result: stages.StageResult) -> None:
+    tell(f"{result['stage']}: {result['status']}, {result['detail']}")

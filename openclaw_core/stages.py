@@ -1,0 +1,232 @@
+"""The stages of a run as plain functions, in order; the Prefect tasks and `openclaw-rl run` call the same ones.
+
+Each takes the configuration and the run directory, may be called again at any time (what is there is reused), and
+returns a small JSON-able result that says what it did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Literal, TypedDict
+
+import structlog
+
+from openclaw_core.cluster import ray_head
+from openclaw_core.cluster.checks import Check, check_machine
+from openclaw_core.cluster.job import ServiceJob, keep_logs
+from openclaw_core.config import RunConfig
+from openclaw_core.errors import OpenClawError
+from openclaw_core.evaluation import evaluate as ask
+from openclaw_core.feeding import stop_feeder
+from openclaw_core.loop.client import ControlClient, ControlError, ServiceSilent, ServiceStatus
+from openclaw_core.rundir import RunDir
+from openclaw_core.weights.convert import convert_checkpoint as convert
+from openclaw_core.weights.layout import hf_directory, torch_dist_directory
+from openclaw_core.weights.sources import fetch_model
+
+log = structlog.get_logger(__name__)
+
+POLL_S = 1.0
+SAY_EVERY_S = 15.0
+
+
+class StageError(OpenClawError):
+    """A stage could not do its work; the message says what was wrong and what to do."""
+
+
+class StageResult(TypedDict):
+    """What a stage did, in words for people."""
+
+    stage: str
+    status: Literal["done", "reused", "skipped"]
+    detail: str
+
+
+Stage = Callable[[RunConfig, RunDir], StageResult]
+
+
+def build_image(config: RunConfig, run: RunDir) -> StageResult:
+    """Build the container image of the cluster's hosts."""
+    return _without_hosts("build-image", config)
+
+
+def distribute_image(config: RunConfig, run: RunDir) -> StageResult:
+    """Bring the image to every host."""
+    return _without_hosts("distribute-image", config)
+
+
+def download_model(config: RunConfig, run: RunDir) -> StageResult:
+    """Fetch the model's files and write them as a Hugging Face directory. Raises WeightsError."""
+    if config.cluster.containers:
+        return _on_the_hosts("download-model")
+    fetched = fetch_model(config.model.source, hf_directory(config), _say("download-model"))
+    return {
+        "stage": "download-model",
+        "status": "reused" if fetched.reused else "done",
+        "detail": f"{config.model.source} is in {fetched.path}",
+    }
+
+
+def convert_checkpoint(config: RunConfig, run: RunDir) -> StageResult:
+    """Convert the model to the trainer's format. Raises WeightsError."""
+    if config.cluster.containers:
+        return _on_the_hosts("convert-checkpoint")
+    converted = convert(hf_directory(config), torch_dist_directory(config), config.model.dtype, _say("convert-checkpoint"))
+    return {
+        "stage": "convert-checkpoint",
+        "status": "reused" if converted.reused else "done",
+        "detail": f"weights in {config.model.dtype} are in {converted.path}",
+    }
+
+
+def env_check(config: RunConfig, run: RunDir) -> StageResult:
+    """Check the machine (cluster/checks.py). Raises StageError with every row that is not right."""
+    return env_verdict(check_machine(config, run))
+
+
+def env_verdict(rows: list[Check]) -> StageResult:
+    """The stage's result for rows that were looked at already. Raises StageError with every row that is not right."""
+    wrong = [str(row) for row in rows if not row.ok]
+    if wrong:
+        raise StageError("\n".join(wrong))
+    return {"stage": "env-check", "status": "done", "detail": f"{len(rows)} checks passed"}
+
+
+def launch_ray(config: RunConfig, run: RunDir) -> StageResult:
+    """Start the run's Ray head, or take the one that is alive. Raises ClusterError."""
+    if ray_head.find_head(run) is None:
+        keep_logs(run)  # of a head that has died: the new one starts with an empty directory
+    reused = ray_head.start_head(config, run)
+    detail = f"Ray head on port {config.ports.ray_gcs}, dashboard {ray_head.dashboard_url(config)}"
+    return {"stage": "launch-ray", "status": "reused" if reused else "done", "detail": detail}
+
+
+PREPARE: tuple[tuple[str, Stage], ...] = (
+    ("build-image", build_image),
+    ("distribute-image", distribute_image),
+    ("download-model", download_model),
+    ("convert-checkpoint", convert_checkpoint),
+    ("env-check", env_check),
+    ("launch-ray", launch_ray),
+)
+"""What comes before training, in order."""
+
+
+def attach_service(config: RunConfig, run: RunDir) -> StageResult:
+    """Have a training service: the one that answers, the one that is starting, or a new one; and wait until it is ready.
+
+    Raises:
+        StageError: it ended or was not ready within cluster.start_deadline_s; with its last log lines.
+        ClusterError: Ray does not answer.
+    """
+    with ControlClient.of(run, config) as client:
+        status = _status_now(client)
+        if status is not None and status.serving:
+            return {"stage": "service", "status": "reused", "detail": f"at step {status.step} of {status.steps}"}
+        job = ServiceJob(config, run)
+        if not job.active:
+            log.info("service_submitted", job=job.submit())
+        status = _wait_ready(config, client, job)
+    return {"stage": "service", "status": "done", "detail": f"ready at step {status.step} of {status.steps}"}
+
+
+def restart_service(config: RunConfig, run: RunDir) -> StageResult:
+    """End a service that has fallen silent, with its Ray head if that is gone too, and submit it again."""
+    launch_ray(config, run)
+    ServiceJob(config, run).stop()
+    return attach_service(config, run)
+
+
+def evaluate(config: RunConfig, run: RunDir, label: Literal["before", "after"]) -> StageResult:
+    """Ask the held-out problems and keep the report as evaluation/<label>.json. Raises EvaluationError, FeederError."""
+    stage = f"evaluate-{label}"
+    reused = (run.evaluation / f"{label}.json").exists()
+    url = f"http://127.0.0.1:{config.ports.gateway}/v1"
+    total = asyncio.run(ask(config, url, run.secrets().api_key, run.evaluation, label)).total
+    low, high = total.satisfied_interval
+    detail = f"satisfied {total.satisfied_share:.3f} [{low:.3f}, {high:.3f}], relevant {total.relevant_share:.3f} of {total.n}"
+    return {"stage": stage, "status": "reused" if reused else "done", "detail": detail}
+
+
+def export(config: RunConfig, run: RunDir) -> StageResult:
+    """Have the service write the published weights in Hugging Face form. Raises ControlError."""
+    with ControlClient.of(run, config) as client:
+        made = client.export()
+    return {
+        "stage": "export",
+        "status": "done",
+        "detail": f"version {made['version']} in {made['path']}, checksum {made['checksum']}",
+    }
+
+
+def teardown(config: RunConfig, run: RunDir) -> StageResult:
+    """Stop feeder, service and Ray head. The service ends its phase and writes a checkpoint first."""
+    stop_feeder(run)
+    if ray_head.find_head(run) is None:
+        keep_logs(run)
+        ray_head.stop_head(run)
+        return {"stage": "teardown", "status": "skipped", "detail": f"nothing of run {run.run_id} is running"}
+    ended = _end_service(config, run)
+    keep_logs(run)
+    ray_head.stop_head(run)
+    return {"stage": "teardown", "status": "done", "detail": f"{ended}; Ray is stopped; logs are in {run.logs}"}
+
+
+def _end_service(config: RunConfig, run: RunDir) -> str:
+    """Ask the service to stop and wait for it, as long as its longest phase may take."""
+    with ControlClient.of(run, config) as client:
+        try:
+            client.shutdown()
+            end = time.monotonic() + config.train.deadline_s
+            while time.monotonic() < end:
+                client.status(silence_s=0)
+                time.sleep(POLL_S)
+        except ServiceSilent:
+            return "the service has stopped"
+        except ControlError as error:
+            return f"the service refused to stop ({error}) and was ended"
+    return f"the service did not stop within {config.train.deadline_s:g} s and was ended"
+
+
+def _status_now(client: ControlClient) -> ServiceStatus | None:
+    try:
+        return client.status(silence_s=0)
+    except ServiceSilent:
+        return None
+
+
+def _wait_ready(config: RunConfig, client: ControlClient, job: ServiceJob) -> ServiceStatus:
+    deadline_s = config.cluster.start_deadline_s
+    started = said = time.monotonic()
+    while (now := time.monotonic()) - started < deadline_s:
+        status = _status_now(client)
+        if status is not None and status.serving:
+            return status
+        if not job.active:
+            raise StageError(f"the training service ended while it was starting; its last lines:\n{job.tail()}")
+        if now - said > SAY_EVERY_S:
+            said = now
+            waiting_for = "the service's process" if status is None else "the models to be loaded"
+            log.info("service_starting", waiting_for=waiting_for, seconds=round(now - started), deadline_s=deadline_s)
+        time.sleep(POLL_S)
+    raise StageError(
+        f"the training service was not ready within cluster.start_deadline_s={deadline_s:g}; its last lines:\n{job.tail()}"
+    )
+
+
+def _without_hosts(stage: str, config: RunConfig) -> StageResult:
+    if config.cluster.containers:
+        detail = f"image {config.cluster.image} must be on the hosts already: this version does not build or send it"
+    else:
+        detail = f"preset {config.preset} has no containers"
+    return {"stage": stage, "status": "skipped", "detail": detail}
+
+
+def _on_the_hosts(stage: str) -> StageResult:
+    return {"stage": stage, "status": "skipped", "detail": "done on the hosts, which hold the models"}
+
+
+def _say(stage: str) -> Callable[[str], None]:
+    return lambda line: log.info("progress", stage=stage, line=line)

@@ -1,0 +1,15 @@
+"""Stage distribute-image."""
+
+from __future__ import annotations
+
+from prefect import task
+
+from openclaw_core import stages
+from openclaw_core.stages import StageResult
+from tasks.policy import PRODUCES_FILES, run_stage
+
+
+@task(name="distribute-image", task_run_name="distribute-image", tags=["stage"], **PRODUCES_FILES)
+def distribute_image(run_dir: str) -> StageResult:
+    """Bring the image to every host; skipped with a reason where there are none."""
+    return run_stage(stages.distribute_image, run_dir)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openclaw_core.judge.voting import NotEnoughVotes, accepted_hints, majority, quorum, require_quorum
+from openclaw_core.types import Question, Vote
+
+
+def reward(value: int | None) -> Vote:
+    return Vote(Question.REWARD, value, None, "")
+
+
+def hint(text: str | None, value: int | None = 1) -> Vote:
+    return Vote(Question.HINT, value, text, "")
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([1, 1, -1], 1),
+        ([-1, -1, 0], -1),
+        ([0, 0, 1], 0),
+        ([1, -1], 0),
+        ([1, 0], 0),
+        ([1, -1, 0], 0),
+        ([1, 1, -1, -1, 0], 0),
+        ([1, 1, -1, 0], 1),
+        ([None, None, -1], -1),
+        ([1], 1),
+    ],
+)
+def test_majority_is_the_plurality_and_a_tie_at_the_top_is_neutral(values: list[int | None], verdict: int) -> None:
+    assert majority([reward(value) for value in values]) == verdict
+
+
+@given(st.lists(st.sampled_from([1, 0, -1, None]), max_size=15), st.randoms(use_true_random=False))
+def test_majority_is_symmetric_and_does_not_depend_on_order(values: list[int | None], rng) -> None:
+    verdict = majority([reward(value) for value in values])
+    assert majority([reward(None if value is None else -value) for value in values]) == -verdict
+    rng.shuffle(values)
+    assert majority([reward(value) for value in values]) == verdict
+    counts = Counter(value for value in values if value is not None)
+    if verdict:
+        assert all(counts[verdict] > count for value, count in counts.items() if value != verdict)
+
+
+def test_hint_votes_have_no_say_in_the_reward() -> None:
+    assert majority([reward(1), hint(None, -1), hint(None, -1)]) == 1
+
+
+@pytest.mark.parametrize(("asked", "needed"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (15, 8)])
+def test_quorum_is_half_rounded_up(asked: int, needed: int) -> None:
+    assert quorum(asked) == needed
+
+
+def test_each_question_needs_its_own_quorum() -> None:
+    votes = [reward(1), reward(1), reward(None), hint(None, -1), hint(None, None), hint(None, None)]
+    require_quorum(votes, Question.REWARD, 3)
+    with pytest.raises(NotEnoughVotes, match="hint question: 1 valid of 3 votes"):
+        require_quorum(votes, Question.HINT, 3)
+
+
+def test_hints_count_only_with_a_positive_vote_and_enough_characters() -> None:
+    votes = [hint("short hint", 1), hint("a longer hint", -1), hint("a much longer hint", None), hint("eleven char", 1)]
+    assert accepted_hints(votes, min_chars=11, max_candidates=3) == ("eleven char",)
+
+
+def test_hints_that_differ_in_case_and_space_only_are_one() -> None:
+    votes = [hint("Use the  numbers."), hint("use the numbers."), hint("Use the numbers of it.")]
+    assert accepted_hints(votes, 11, 3) == ("use the numbers.", "Use the numbers of it.")
+
+
+@given(
+    st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=8),
+    st.integers(1, 20),
+    st.integers(1, 4),
+    st.randoms(),
+)
+def test_hints_are_few_long_enough_distinct_and_shortest_first(texts: list[str], min_chars: int, most: int, rng) -> None:
+    hints = accepted_hints([hint(text) for text in texts], min_chars, most)
+    assert len(hints) <= most
+    assert all(len(text) >= min_chars for text in hints)
+    assert [len(text) for text in hints] == sorted(len(text) for text in hints)
+    assert len({" ".join(text.casefold().split()) for text in hints}) == len(hints)
+    rng.shuffle(texts)
+    assert accepted_hints([hint(text) for text in texts], min_chars, most) == hints
