@@ -17,7 +17,7 @@ class Host(BaseModel):
 
     name: str
     roles: list[Role]
-    npus: int = Field(0, ge=0, le=16)
+    npus: int = Field(default=0, ge=0, le=16)
 
 
 class ClusterBlock(Block):

@@ -1,36 +1,203 @@
-"""`openclaw-rl`: the same system without Prefect, and the entry points of its processes.
+"""openclaw-rl: train a language model online from live conversations.
 
-Heavy imports stay inside the commands, so that --help is quick. Exit codes: 0 done, 1 failed, 2 bad usage or configuration.
+`run` does the whole chain without Prefect; `serve` and `feed` are the processes that a run consists of. Exit codes: 0 done,
+1 failed, 2 bad usage or configuration.
 """
 
+# Heavy imports stay inside the commands, so that --help is quick.
 from __future__ import annotations
 
 import asyncio
 import json
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=True)
+from openclaw_core.config import ConfigError, load_config
+from openclaw_core.config.load import parse_assignment
+from openclaw_core.config.schema import RunConfig
+from openclaw_core.errors import OpenClawError
+from openclaw_core.log import configure_logging
+from openclaw_core.rundir import RunDir, create_run, find_run
 
-Preset = Annotated[str, typer.Option(help="Preset: local-cpu, 4b-2nodes or 32b-8nodes.")]
-Assignments = Annotated[list[str] | None, typer.Option("--set", help="Override a parameter, as in --set train.steps=5; repeatable.")]
-Run = Annotated[Path, typer.Option("--run-dir", help="The run's directory, as in runs/<run id>.")]
+app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+Preset = Annotated[str, typer.Option(help="local-cpu, 4b-2nodes or 32b-8nodes.")]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", help="Override a parameter, as in --set train.steps=5; repeatable.")
+]
+RunDirectory = Annotated[Path, typer.Option("--run-dir", help="The run's directory, runs/<run id>.")]
+RunId = Annotated[str, typer.Argument(help="The run's id: its directory's name below runs/.")]
+RunsRoot = Annotated[Path, typer.Option("--runs", help="Where runs are.")]
 
 
 def main() -> None:
-    """Entry point: known errors are one line on stderr and exit code 1 or 2, everything else a traceback."""
-    from openclaw_core.config import ConfigError
-    from openclaw_core.errors import known_errors
-
+    """Entry point: errors that a person can mend are shown alone, everything else with its traceback."""
     try:
         app()
     except ConfigError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2)
-    except known_errors() as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(1)
+        _fail(error, 2)
+    except OpenClawError as error:
+        _fail(error, 1)
+
+
+@app.command()
+def run(
+    preset: Preset = "local-cpu",
+    assignments: Assignments = None,
+    run_id: Annotated[str | None, typer.Option(help="Default: <preset>-<time>. An existing one is resumed.")] = None,
+) -> None:
+    """Do the whole chain on this machine: download, convert, check, train, evaluate, export."""
+    from openclaw_core.loop.summary import summary_rows
+    from openclaw_core.run import run_all
+
+    configure_logging()
+    config = _config(preset, assignments)
+    run = create_run(config, run_id or f"{preset}-{time.strftime('%Y%m%d-%H%M%S')}")
+    typer.echo(f"run {run.run_id} in {run.path}")
+    summary = run_all(run.config(), run, typer.echo)
+    for what, value in summary_rows(summary):
+        typer.echo(f"{what}: {value}")
+
+
+@app.command()
+def serve(run_dir: RunDirectory) -> None:
+    """The training service of a run: gateway, control API, loop. Started by `run` and by the flow as a Ray job."""
+    from openclaw_core.loop.service import serve as serve_run
+
+    configure_logging()
+    asyncio.run(serve_run(RunDir(run_dir)))
+
+
+@app.command()
+def feed(run_dir: RunDirectory) -> None:
+    """Simulated people who use a run's gateway until the run is finished or SIGTERM comes."""
+    from openclaw_core.feeder import run_feeder
+
+    configure_logging()
+    run = RunDir(run_dir)
+    config, keys = run.config(), run.secrets()
+
+    async def until_stopped() -> Any:
+        stop = asyncio.Event()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(name, stop.set)
+        host, ports = config.gateway.host, config.ports
+        gateway, control = f"http://{host}:{ports.gateway}/v1", f"http://{host}:{ports.control}"
+        return await run_feeder(config, gateway, keys.api_key, control, keys.control_token, stop)
+
+    typer.echo(asyncio.run(until_stopped()))
+
+
+@app.command()
+def status(run_id: RunId, runs: RunsRoot = Path("runs"), as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """What a run's service is doing, and what it waits for."""
+    from openclaw_core.loop.client import ControlClient
+
+    run = find_run(runs, run_id)
+    with ControlClient.of(run, run.config()) as client:
+        now = client.status(silence_s=2)
+    if as_json:
+        typer.echo(now.model_dump_json())
+        return
+    batch = now.batch
+    typer.echo(f"{now.run_id}: {now.state}, step {now.step} of {now.steps} done, version {now.version}")
+    typer.echo(
+        f"phase {now.phase or 'none'}; batch {batch.ready}/{batch.size}, {batch.in_flight} in flight, {batch.judging} at the judge"
+    )
+    if now.error:
+        typer.echo(f"last error: {now.error}")
+
+
+@app.command()
+def turns(
+    run_id: RunId, runs: RunsRoot = Path("runs"), limit: int = 10, as_json: Annotated[bool, typer.Option("--json")] = False
+) -> None:
+    """The newest turns of a run: answer, reaction, verdict, hints, and what became of them."""
+    from openclaw_core.ledger import Ledger
+
+    rows = Ledger(find_run(runs, run_id).ledger_file).recent(limit)
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    for row in rows:
+        verdict = "not judged" if row["reward"] is None else f"reward {row['reward']:+d}"
+        typer.echo(f"\n{row['turn_id'][:8]} of {row['session_id']}: {row['status']}, step {row['step'] or '-'}, {verdict}")
+        for name in ("answer", "next_state"):
+            typer.echo(f"  {name}: {' '.join((row[name] or '').split())[:300]}")
+        for hint in row["hints"]:
+            typer.echo(f"  hint: {hint}")
+
+
+@app.command("export-hf")
+def export_hf(
+    run_id: RunId,
+    out: Annotated[Path, typer.Option(help="Directory to write; it must not exist.")],
+    step: Annotated[int | None, typer.Option(help="Checkpoint of this step; default: the newest.")] = None,
+    runs: RunsRoot = Path("runs"),
+) -> None:
+    """Write a checkpoint's weights as a Hugging Face model."""
+    from openclaw_core.trainer import retention
+    from openclaw_core.weights.export import export_checkpoint
+    from openclaw_core.weights.layout import hf_directory
+
+    run = find_run(runs, run_id)
+    checkpoint = retention.latest(run.checkpoints) if step is None else retention.step_directory(run.checkpoints, step)
+    if checkpoint is None:
+        raise retention.CheckpointError(f"run {run_id} has no checkpoint in {run.checkpoints} yet")
+    result = export_checkpoint(checkpoint, hf_directory(run.config()), out, lambda line: typer.echo(line, err=True))
+    typer.echo(f"{result.path}: checksum {result.checksum}")
+
+
+@app.command()
+def stop(run_id: RunId, runs: RunsRoot = Path("runs")) -> None:
+    """End a run: the service after its phase, with a checkpoint; then feeder and Ray, by recorded pid."""
+    from openclaw_core.stages import teardown
+
+    configure_logging()
+    run = find_run(runs, run_id)
+    typer.echo(teardown(run.config(), run)["detail"])
+
+
+@app.command()
+def doctor(preset: Preset = "local-cpu", assignments: Assignments = None) -> None:
+    """Check this machine for a preset: packages, memory, disk, ports, NPUs."""
+    from openclaw_core.cluster.checks import check_machine
+
+    rows = check_machine(_config(preset, assignments))
+    for row in rows:
+        typer.echo(str(row))
+    if not all(row.ok for row in rows):
+        raise typer.Exit(1)
+
+
+@app.command()
+def config(preset: Preset = "local-cpu", assignments: Assignments = None) -> None:
+    """Print every parameter with its value, as --set takes them."""
+    tree = _config(preset, assignments).model_dump(mode="json")
+
+    def leaves(node: Any, prefix: str) -> None:
+        if isinstance(node, dict):
+            for key, value in node.items():
+                leaves(value, f"{prefix}.{key}" if prefix else key)
+        else:
+            typer.echo(f"{prefix}={json.dumps(node)}")
+
+    leaves(tree, "")
+
+
+def _config(preset: str, assignments: list[str] | None) -> RunConfig:
+    return load_config(preset, dict(parse_assignment(text) for text in assignments or []))
+
+
+def _fail(error: OpenClawError, code: int) -> None:
+    typer.echo(f"error: {error}", err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -139,7 +139,7 @@ def restart_service(config: RunConfig, run: RunDir) -> StageResult:
     return attach_service(config, run)
 
 
-def evaluate(config: RunConfig, run: RunDir, label: Literal["before", "after"]) -> StageResult:
+def evaluate(config: RunConfig, run: RunDir, label: str) -> StageResult:
     """Ask the held-out problems and keep the report as evaluation/<label>.json. Raises EvaluationError, FeederError."""
     stage = f"evaluate-{label}"
     reused = (run.evaluation / f"{label}.json").exists()

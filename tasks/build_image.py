@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from prefect import task
+from prefect.client.schemas.objects import State
 
 from openclaw_core import stages
 from openclaw_core.stages import StageResult
@@ -10,6 +11,6 @@ from tasks.policy import PRODUCES_FILES, run_stage
 
 
 @task(name="build-image", task_run_name="build-image", tags=["stage"], **PRODUCES_FILES)
-def build_image(run_dir: str) -> StageResult:
+def build_image(run_dir: str) -> State[StageResult]:
     """Build the container image of the cluster's hosts; skipped with a reason where there are none."""
     return run_stage(stages.build_image, run_dir)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from prefect import task
+from prefect.client.schemas.objects import State
 
 from openclaw_core import stages
 from openclaw_core.stages import StageResult
@@ -10,6 +11,6 @@ from tasks.policy import PRODUCES_FILES, run_stage
 
 
 @task(name="convert-checkpoint", task_run_name="convert-checkpoint", tags=["stage"], **PRODUCES_FILES)
-def convert_checkpoint(run_dir: str) -> StageResult:
+def convert_checkpoint(run_dir: str) -> State[StageResult]:
     """Convert the model to the trainer's format; that of an earlier run is reused."""
     return run_stage(stages.convert_checkpoint, run_dir)

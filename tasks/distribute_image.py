@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from prefect import task
+from prefect.client.schemas.objects import State
 
 from openclaw_core import stages
 from openclaw_core.stages import StageResult
@@ -10,6 +11,6 @@ from tasks.policy import PRODUCES_FILES, run_stage
 
 
 @task(name="distribute-image", task_run_name="distribute-image", tags=["stage"], **PRODUCES_FILES)
-def distribute_image(run_dir: str) -> StageResult:
+def distribute_image(run_dir: str) -> State[StageResult]:
     """Bring the image to every host; skipped with a reason where there are none."""
     return run_stage(stages.distribute_image, run_dir)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from prefect import task
+from prefect.client.schemas.objects import State
 
 from openclaw_core import stages
 from openclaw_core.stages import StageResult
@@ -10,6 +11,6 @@ from tasks.policy import MUST_BE_TRUE_NOW, run_stage
 
 
 @task(name="launch-ray", task_run_name="launch-ray", tags=["stage"], **MUST_BE_TRUE_NOW)
-def launch_ray(run_dir: str) -> StageResult:
+def launch_ray(run_dir: str) -> State[StageResult]:
     """Start the run's Ray head, or take up the one that is alive."""
     return run_stage(stages.launch_ray, run_dir)

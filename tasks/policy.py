@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from prefect.cache_policies import INPUTS, NO_CACHE, RUN_ID, CachePolicy
+from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
+from prefect.states import Completed
 
 from openclaw_core.config import RunConfig
 from openclaw_core.rundir import RunDir
@@ -21,7 +23,7 @@ class Caching(TypedDict):
 
 
 PRODUCES_FILES: Caching = {"cache_policy": INPUTS + RUN_ID, "persist_result": True}
-"""Cached within one flow run: a retry of the run skips it. Not by the task's source: a fixed bug must not undo finished work."""
+"""Cached within one flow run: its retry skips them. Not keyed by the source: mending a bug must not undo finished work."""
 
 MUST_BE_TRUE_NOW: Caching = {"cache_policy": NO_CACHE, "persist_result": False}
 """Runs in every attempt. ``persist_result`` is said explicitly, since None inherits it from the flow."""
@@ -33,16 +35,16 @@ def opened(run_dir: str) -> tuple[RunConfig, RunDir]:
     return run.config(), run
 
 
-def run_stage(stage: Stage, run_dir: str) -> StageResult:
-    """Call a stage's plain function and log what it says."""
-    result = stage(*opened(run_dir))
-    log_result(result)
-    return result
+def run_stage(stage: Stage, run_dir: str) -> State[StageResult]:
+    """Call a stage's plain function and end the task in a state that says what it did."""
+    return finished(stage(*opened(run_dir)))
 
 
-def log_result(result: StageResult) -> None:
-    """One line on the run's page."""
+def finished(result: StageResult) -> State[StageResult]:
+    """Completed, Reused or Skipped, with the detail as message: what the graph and `make run` show."""
+    name = {"done": "Completed", "reused": "Reused", "skipped": "Skipped"}[result["status"]]
     get_run_logger().info("%s: %s, %s", result["stage"], result["status"], result["detail"])
+    return Completed(name=name, message=result["detail"], data=result)
 
 
 def describe(value: Any) -> str:

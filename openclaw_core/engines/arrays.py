@@ -15,16 +15,16 @@ from torch import Tensor
 
 def as_arrays(weights: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
     """Views of CPU tensors, to be sent."""
-    plain = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
-    return {
-        name: (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
-        for name, tensor in plain.items()
-    }
+    return {name: _bits(tensor.detach().contiguous()).numpy() for name, tensor in weights.items()}
 
 
 def as_tensors(weights: Mapping[str, Tensor | np.ndarray]) -> dict[str, Tensor]:
     """Views of what was received, tensors or ``as_arrays``. They may be read-only: copy from them, never write."""
     return {name: value if isinstance(value, Tensor) else _as_tensor(value) for name, value in weights.items()}
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor
 
 
 def _as_tensor(array: np.ndarray) -> Tensor:

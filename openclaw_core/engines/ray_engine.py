@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from openclaw_core.config.schema import RunConfig
@@ -23,7 +22,7 @@ _CONCURRENT_CALLS = 4096
 class RayEngine:
     """An engine (``engines.protocol.Engine``) that forwards to an actor. ``deadline_s``: of one call, queueing included."""
 
-    def __init__(self, actor: ActorHandle, name: str, deadline_s: float) -> None:
+    def __init__(self, actor: Any, name: str, deadline_s: float) -> None:
         self._actor = actor
         self._name = name
         self._deadline_s = deadline_s
@@ -88,7 +87,7 @@ class RayEngine:
             return await asyncio.wait_for(asyncio.wrap_future(reference.future()), deadline_s)
         except TimeoutError:
             ray.cancel(reference)
-            raise EngineError(f"{self._name}.{method} did not answer within engine.deadline_s={deadline_s:g}") from None
+            raise EngineError(f"{self._name}.{method} did not answer within {deadline_s:g} s (engine.deadline_s)") from None
         except asyncio.CancelledError:
             ray.cancel(reference)
             raise

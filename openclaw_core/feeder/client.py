@@ -84,11 +84,9 @@ class GatewayClient:
                 return await call()
             except openai.APIStatusError as error:
                 if error.status_code in PASSING_STATUSES:
-                    raise Unavailable(f"{error.status_code}: {error.message}", _retry_after_s(error)) from error
+                    raise Unavailable(error.message, _retry_after_s(error)) from error
                 kind = FeederError if error.status_code in KEY_STATUSES else TaskFailed
-                raise kind(
-                    f"{what} request to {self._base_url} was refused with {error.status_code}: {error.message}"
-                ) from error
+                raise kind(f"{what} request to {self._base_url} was refused: {error.message}") from error
             except openai.APITimeoutError as error:
                 raise TaskFailed(f"{what} request to {self._base_url} got no answer within {self._timeout_s:g} s") from error
             except openai.APIConnectionError as error:

@@ -139,6 +139,6 @@ def create_control_app(service: ServiceState, export_dir: Path) -> FastAPI:
     @app.post("/shutdown", status_code=202)
     async def shutdown() -> dict[str, Any]:
         service.shutdown.set()
-        return {"state": service.state}
+        return {"stopping": True}
 
     return app

@@ -20,11 +20,10 @@ from fastapi import FastAPI
 from openclaw_core.config import RunConfig
 from openclaw_core.engines.ray_engine import RayEngine
 from openclaw_core.errors import OpenClawError
-from openclaw_core.gateway.admission import MainQuota, WaitingRoom
+from openclaw_core.gateway.admission import WaitingRoom
 from openclaw_core.gateway.app import create_app
-from openclaw_core.gateway.chat import GatewayDeps, GatewaySettings
+from openclaw_core.gateway.chat import GatewayDeps
 from openclaw_core.gateway.rendering import ChatRenderer
-from openclaw_core.gateway.sessions import SessionBook
 from openclaw_core.judge import build_judge
 from openclaw_core.ledger import Ledger
 from openclaw_core.loop.control import ServiceState, create_control_app
@@ -63,10 +62,10 @@ async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: 
     """Start the parts, bring them to where the ledger stands, and return the gateway's app."""
     hf_dir, base_checkpoint = hf_directory(config), torch_dist_directory(config)
     if not ray.is_initialized():
-        ray.init(address="auto", logging_level="warning")
+        ray.init(address="auto")
     ledger = Ledger(run.ledger_file)
     stack.callback(ledger.close)
-    renderer = ChatRenderer.from_directory(hf_dir)
+    renderer = ChatRenderer.from_pretrained(hf_dir)
     trainer = TrainerGroup(config, hf_dir, base_checkpoint)
     stack.callback(trainer.stop)
     engines = [RayEngine.start(config, hf_dir, name=f"engine-{i}") for i in range(config.engine.count)]
@@ -77,18 +76,17 @@ async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: 
     room = WaitingRoom(
         hold_max_s=config.rollout.hold_max_s,
         hold_max_requests=config.rollout.hold_max_requests,
-        quota=MainQuota(config.rollout.batch_size, lambda: loop.occupancy) if strict else None,
+        batch_size=config.rollout.batch_size if strict else None,
+        occupancy=lambda: loop.occupancy,
     )
     intake = Intake(ledger, build_judge(config), on_change=room.notify)
     stack.push_async_callback(intake.stop)
     label = config.judge.hint_label
     loop = Loop(config, run, ledger, intake, room, trainer, list(engines), lambda hint: renderer.hint_ids(hint, label))
     await loop.restore()
-    sessions = SessionBook(intake, config.gateway.session_idle_s)
-    sessions.restore(ledger.waiting())
     state.loop, state.phases = loop, PhaseRunner(loop)
-    settings = GatewaySettings.of(config, run.secrets().api_key)
-    return create_app(GatewayDeps(settings, engines[0], renderer, room, sessions))
+    deps = GatewayDeps(config, run.secrets().api_key, renderer, engines[0], room, intake)
+    return create_app(deps, pending=ledger.waiting())
 
 
 class _Server(uvicorn.Server):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ray
+from ray.exceptions import RayError
 
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.errors import OpenClawError
@@ -32,7 +33,8 @@ class TrainResult:
 class PublishedWeights:
     """The policy's weights under HF names, in Ray's object store, with their checksum."""
 
-    reference: Any
+    reference: list[Any]
+    """One object reference, in a list so that Ray passes it on without fetching it."""
     checksum: str
 
 
@@ -80,7 +82,7 @@ class TrainerGroup:
     def stop(self) -> None:
         """End the ranks' processes."""
         for rank in self._ranks:
-            ray.kill(rank)
+            ray.kill(cast(Any, rank))
 
     async def _all(self, method: str, *arguments: Any) -> Any:
         calls = [getattr(rank, method).remote(*arguments) for rank in self._ranks]
@@ -88,5 +90,5 @@ class TrainerGroup:
             return (await asyncio.wait_for(asyncio.gather(*calls), self._deadline_s))[0]
         except TimeoutError:
             raise TrainerError(f"trainer.{method} did not answer within train.deadline_s={self._deadline_s}") from None
-        except ray.exceptions.RayError as error:
+        except RayError as error:
             raise TrainerError(f"trainer.{method} failed: {error}") from error

@@ -94,10 +94,11 @@ class TrainerWorker:
 
     def weights(self) -> tuple[Any, str]:
         """The parameters under HF names, in Ray's object store, and their checksum."""
+        from openclaw_core.engines.arrays import as_arrays
         from openclaw_core.weights.checksum import checksum
 
         named = self._hf_weights()
-        return [ray.put(named)], checksum(named.items())
+        return [ray.put(as_arrays(named))], checksum(named.items())
 
     def save(self, checkpoints: str, step: int, version: int) -> str:
         """Write a checkpoint whole or not at all, and forget those beyond ``train.keep_last``; returns its path."""

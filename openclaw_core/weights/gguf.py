@@ -74,10 +74,10 @@ def _weights(gguf: Path, packed: Mapping[str, Any], architecture: str, spec: Mod
     left, weights = set(packed), {}
     for name, shape in hf_shapes(spec).items():
         source = names.get_name(name, try_suffixes=(".weight",))
-        if source not in packed:
+        if source is None or source not in packed:
             raise SourceError(f"{gguf.name} has no tensor {source}; it is not a whole model")
         left.remove(source)
-        tensor = torch.from_numpy(dequantize(packed[source].data, packed[source].tensor_type))
+        tensor = torch.tensor(dequantize(packed[source].data, packed[source].tensor_type))
         if architecture == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
             tensor = _halves_from_pairs(tensor, spec.head_dim)
         if tuple(tensor.shape) != shape:

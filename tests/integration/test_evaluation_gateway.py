@@ -31,7 +31,7 @@ def build(model_dir: Path) -> Callable[..., World]:
 def repeats_the_question(prompt: str) -> str:
     """Satisfies the student; too cold for the teacher, and long enough for the TA."""
     question = re.findall(r"(?:homework question\.|Question:|student asked:) (.+)", prompt)[0]
-    return f"One may put it like this: {question} " * 3
+    return f"One may put it like this: {question} ".replace("together", "in all") * 3
 
 
 def answers_in_a_list(prompt: str) -> str:
@@ -110,7 +110,7 @@ async def test_evaluation_that_is_there_already_asks_nothing(build, tmp_path: Pa
 async def test_given_prompts_are_used_instead_of_stored_ones(build, tmp_path: Path) -> None:
     world = build(answers_in_a_list)
     questions = tuple(problem.question for problem in held_out_problems(world.config))
-    prompts = HeldOut(questions=questions, messages={name: ("Hello?",) * PROBLEMS for name in ("student", "ta", "teacher")})
+    prompts = HeldOut(questions=questions, messages=dict.fromkeys(("student", "ta", "teacher"), ("Hello?",) * PROBLEMS))
     report = await run(world, tmp_path, "before", prompts)
     assert {sample.message for sample in report.samples} == {"Hello?"}
     assert not (tmp_path / "heldout.json").exists()

@@ -188,14 +188,13 @@ async def test_full_waiting_room_and_failing_engine_are_tried_again(build: Calla
 
 
 async def test_failed_task_is_left_and_the_feeder_goes_on(build: Callable[..., World], monkeypatch) -> None:
-    """The TA's longer prompts do not fit into this context, so every task fails at its second session."""
+    """The later personas' longer prompts do not fit into this context, so most tasks break off."""
     monkeypatch.setattr("openclaw_core.feeder.feeder.LONGEST_PAUSE_S", 0.01)
     small = {"model.context_length": 190, "rollout.max_response_tokens": 100, "feeder.max_turns": 1}
     world = build(lambda prompt: "word " * 70, **small)
     async with world.serving(), feeding(world) as feeder:
-        await world.until(lambda: len({session for session, _ in world.of("turn")}) >= 9)
-    assert feeder.result().failures >= 6
-    assert {session.split("-")[0] for session, _ in world.of("turn")} == {"student"}
+        await world.until(lambda: len({session for session, _ in world.of("turn") if session.startswith("student")}) >= 9)
+    assert feeder.result().failures >= 4
 
 
 async def test_stop_ends_the_feeder_at_once_even_while_requests_are_held(build: Callable[..., World]) -> None:
@@ -253,7 +252,7 @@ async def test_feeder_of_a_resumed_run_brings_new_problems_and_new_sessions(buil
 
 @pytest.mark.parametrize(
     ("keys", "complaint"),
-    [({"api_key": "wrong"}, "refused with 401.*API key"), ({"token": "wrong"}, "refused with 401.*wrong token")],
+    [({"api_key": "wrong"}, "refused: Error code: 401.*API key"), ({"token": "wrong"}, "refused with 401.*wrong token")],
 )
 async def test_wrong_key_ends_the_feeder_with_an_error(
     build: Callable[..., World], keys: dict[str, str], complaint: str

@@ -1,0 +1,78 @@
+"""Flow parameters → configuration. Everything is checked here, before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+from prefect.blocks.core import Block
+from pydantic import Field
+
+from blocks import ClusterBlock, ModelBlock
+from openclaw_core.config import ConfigError, RunConfig, load_config
+from openclaw_core.rundir import RunDir, create_run
+
+B = TypeVar("B", bound=Block)
+
+Preset = Annotated[str, Field(title="Preset", description="local-cpu, 4b-2nodes or 32b-8nodes: where all values come from.")]
+Steps = Annotated[int, Field(ge=1, title="Steps", description="Rollout steps, in place of the preset's.")]
+RunId = Annotated[
+    str, Field(title="Run id", description="Directory under runs/. Default: <preset>-<flow run>. An existing one resumes.")
+]
+ClusterName = Annotated[
+    str, Field(title="Cluster", description="Name of an OpenClaw Cluster block, in place of the preset's hosts.")
+]
+ModelName = Annotated[str, Field(title="Model", description="Name of an OpenClaw Model block, in place of the preset's model.")]
+Overrides = Annotated[
+    dict[str, Any],
+    Field(title="Overrides", description='Any other parameter by its dotted name, as in {"rollout.batch_size": 8}.'),
+]
+
+RunDirectory = Annotated[str, Field(title="Run directory", description="runs/<run id> of a run that is alive.")]
+Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", title="Label", description="Name of the report.")]
+FeedFor = Annotated[float, Field(gt=0, title="Minutes", description="How long to feed.")]
+
+
+def resolve_config(
+    preset: str,
+    steps: int | None = None,
+    cluster: str | None = None,
+    model: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """Preset, then blocks, then overrides, then steps; the later wins. Raises ConfigError naming what is wrong."""
+    values: dict[str, Any] = {}
+    if cluster is not None:
+        values |= _load(ClusterBlock, cluster).overrides()
+    if model is not None:
+        values |= _load(ModelBlock, model).overrides()
+    values |= overrides or {}
+    if steps is not None:
+        values["train.steps"] = steps
+    return load_config(preset, values)
+
+
+def default_run_id(preset: str, flow_run_id: str) -> str:
+    """The same for every attempt of one flow run."""
+    return f"{preset}-{flow_run_id[:8]}"
+
+
+def locate_run(parameters: Mapping[str, Any], flow_run_id: str) -> RunDir:
+    """The run directory that a flow run with these parameters uses."""
+    config = resolve_config(**{name: value for name, value in parameters.items() if name != "run_id"})
+    return RunDir(config.paths.runs.absolute() / (parameters.get("run_id") or default_run_id(config.preset, flow_run_id)))
+
+
+def open_run(parameters: Mapping[str, Any], flow_run_id: str) -> RunDir:
+    """Make that directory, or take it up. Raises ConfigError and RunDirError."""
+    config = resolve_config(**{name: value for name, value in parameters.items() if name != "run_id"})
+    return create_run(config, parameters.get("run_id") or default_run_id(config.preset, flow_run_id))
+
+
+def _load(block: type[B], name: str) -> B:
+    try:
+        return block.load(name)  # pyright: ignore[reportReturnType]
+    except ValueError as error:
+        raise ConfigError(
+            f"no {block.get_block_type_slug()} block {name!r}; make one in the UI under Blocks ({error})"
+        ) from error

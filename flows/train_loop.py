@@ -1,0 +1,50 @@
+"""The train loop: one task that asks the service which step is next and runs it as a subflow, until none is left."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from prefect import task
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+from flows.rollout_step import rollout_step
+from openclaw_core.loop.client import ControlClient, drive
+from openclaw_core.loop.summary import Summary, summarise
+from tasks.evaluate import evaluate
+from tasks.export import export
+from tasks.feeder import FeederSwitch
+from tasks.policy import MUST_BE_TRUE_NOW, opened
+from tasks.reporting import TrainingReport, report_summary
+from tasks.service import restart_service, start_service
+
+
+# A task, so that each step subflow gets a tracking key of its own: Prefect can then never take an old step's run for a
+# new step by its position among the calls.
+@task(name="train-loop", task_run_name="train-loop", tags=["stage"], **MUST_BE_TRUE_NOW)
+def train_loop(run_dir: str, feeder: FeederSwitch) -> Summary:
+    """Attach to the service, evaluate, train, evaluate again, export."""
+    config, run = opened(run_dir)
+    start_service(run_dir)
+    evaluate(run_dir, "before")
+    feeder.on.set()
+    with ControlClient.of(run, config) as client, _steps_without_heartbeat():
+        report = TrainingReport(run.run_id, config.train.steps, client.status().step)
+        drive(
+            client,
+            run_step=lambda step: report.add(step, rollout_step(run_dir, step)),
+            reattach=lambda: restart_service(run_dir),
+        )
+    feeder.off.set()
+    evaluate(run_dir, "after")
+    export(run_dir)
+    summary = summarise(config, run)
+    report_summary(summary)
+    return summary
+
+
+@contextlib.contextmanager
+def _steps_without_heartbeat() -> Iterator[None]:
+    """A subflow waits up to a second for its heartbeat thread when it ends; this run's own heartbeat goes on."""
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        yield

@@ -1,0 +1,29 @@
+"""The five phases of a rollout step as tasks: each asks the service for its phase, or joins it where it runs, and waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import Task, task
+
+from openclaw_core.feeding import feeder_watch
+from openclaw_core.loop.client import PHASES, ControlClient, phase_deadlines
+from tasks.policy import MUST_BE_TRUE_NOW, opened
+
+
+def _run_phase(phase: str, run_dir: str, step: int) -> dict[str, Any]:
+    config, run = opened(run_dir)
+    watch = feeder_watch(run) if phase == "collect" else None
+    with ControlClient.of(run, config) as client:
+        return client.run_phase(step, phase, deadline_s=phase_deadlines(config)[phase], on_wait=watch)
+
+
+def _phase_task(phase: str) -> Task[[str, int], dict[str, Any]]:
+    @task(name=phase, task_run_name=phase, tags=["phase"], **MUST_BE_TRUE_NOW)
+    def run_phase(run_dir: str, step: int) -> dict[str, Any]:
+        return _run_phase(phase, run_dir, step)
+
+    return run_phase
+
+
+PHASE_TASKS = {phase: _phase_task(phase) for phase in PHASES}
