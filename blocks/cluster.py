@@ -32,7 +32,7 @@ class ClusterBlock(Block):
         title="Hosts",
         description="Name, roles and number of NPUs of each host.",
     )
-    image: ImageBlock | None = Field(None, title="Image", description="Without an image everything runs on this machine.")
+    image: ImageBlock | None = Field(default=None, title="Image", description="None: everything runs on this machine.")
 
     def overrides(self) -> dict[str, Any]:
         """As overrides of a preset (dotted name → value)."""

@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Self
 
 import httpx
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.exceptions import ObjectAlreadyExists
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.workers.process import ProcessWorker
 
+import blocks
+from blocks import ClusterBlock, ModelBlock
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.ports import check_ports
 from openclaw_core.cluster.processes import OwnedProcess, Processes
-from openclaw_core.config import RunConfig
+from openclaw_core.config import RunConfig, load_config
 from openclaw_core.config.env import child_environment
 
 HOME = Path(__file__).resolve().parent.parent
+PREFECT = (sys.executable, "-m", "prefect")
 POOL = "openclaw"
 SERVER, WORKER = "prefect-server", "prefect-worker"
+START_DEADLINE_S = 120
 
 
 class LocalPrefect:
     """Server and worker with everything they keep below ``state``."""
 
     def __init__(self, state: Path, port: int) -> None:
-        self.state, self.port = state.absolute(), port
+        self.state = state.absolute()
+        self.port = port
         self.ui = f"http://127.0.0.1:{port}"
         self.api = f"{self.ui}/api"
         self._processes = Processes(self.state / "processes")
+
+    @classmethod
+    def recorded(cls, state: Path) -> Self | None:
+        """The one whose server runs from ``state``, on whichever port it was started; None if there is none."""
+        server = Processes(state / "processes").find(SERVER)
+        return cls(state, int(server.command[server.command.index("--port") + 1])) if server else None
 
     def start(self, config: RunConfig) -> None:
         """Bring up server, pool, blocks, deployments and worker; what is up already is kept.
@@ -39,63 +56,44 @@ class LocalPrefect:
         self._start_server(config)
         with temporary_settings({PREFECT_API_URL: self.api}):
             _create_pool()
-            _save_blocks(config)
-        self._run("deploy", "--all", "--no-prompt")
+            _save_blocks()
+        self._deploy()
         if self._processes.find(WORKER) is None:
-            self._processes.start(
-                WORKER, self._command("worker", "start", "--pool", POOL, "--type", "process"), **self._rim(WORKER)
-            )
-
-    def stop(self) -> list[str]:
-        """End worker and server; the names of those that were running."""
-        return [name for name in (WORKER, SERVER) if self._processes.stop(name, grace_s=20)]
-
-    def alive(self) -> list[OwnedProcess]:
-        """What is running."""
-        return self._processes.alive()
+            self._launch(WORKER, "worker", "start", "--pool", POOL, "--type", "process")
 
     @property
-    def serving(self) -> bool:
-        """True if our server answers."""
-        return self._processes.find(SERVER) is not None and self._healthy()
-
-    def _start_server(self, config: RunConfig) -> None:
-        server = self._processes.find(SERVER)
-        if server is None:
-            check_ports(config.ports, ["prefect"])
-            command = self._command("server", "start", "--host", "127.0.0.1", "--port", str(self.port))
-            server = self._processes.start(SERVER, command, **self._rim(SERVER))
-        end = time.monotonic() + 120
-        while not self._healthy():
-            if server.handle() is None:
-                raise ClusterError(f"the Prefect server ended while it was starting ({server.log}):\n{server.log_tail()}")
-            if time.monotonic() > end:
-                raise ClusterError(
-                    f"the Prefect server (pid {server.pid}, {server.log}) does not answer on {self.api}. If it was started with "
-                    "another ports.prefect, give that one, or run `make stop` first"
-                )
-            time.sleep(0.5)
-
-    def _healthy(self) -> bool:
+    def healthy(self) -> bool:
+        """True if the server answers."""
         try:
             return httpx.get(f"{self.api}/health", timeout=5).is_success
         except httpx.TransportError:
             return False
 
-    def _run(self, *arguments: str) -> None:
-        """A Prefect command to its end. Raises ClusterError with what it said."""
-        environment = child_environment(self._environment())
-        done = subprocess.run(
-            self._command(*arguments), cwd=HOME, env=environment, capture_output=True, text=True, timeout=180, check=False
-        )
+    def _start_server(self, config: RunConfig) -> None:
+        server = self._processes.find(SERVER)
+        if server is None:
+            check_ports(config.ports, ["prefect"])
+            server = self._launch(SERVER, "server", "start", "--host", "127.0.0.1", "--port", str(self.port))
+        end = time.monotonic() + START_DEADLINE_S
+        while not self.healthy:
+            if server.handle() is None:
+                raise ClusterError(f"the Prefect server ended while it was starting ({server.log}):\n{server.log_tail()}")
+            if time.monotonic() > end:
+                raise ClusterError(
+                    f"the Prefect server (pid {server.pid}, {server.log}) does not answer on {self.api}; "
+                    "if it was started with another ports.prefect, give that one, or run `make stop` first"
+                )
+            time.sleep(0.5)
+
+    def _deploy(self) -> None:
+        command, environment = [*PREFECT, "deploy", "--all", "--no-prompt"], child_environment(self._environment())
+        done = subprocess.run(command, cwd=HOME, env=environment, capture_output=True, text=True, timeout=180, check=False)
         if done.returncode != 0:
-            raise ClusterError(f"`prefect {' '.join(arguments)}` failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+            raise ClusterError(f"`prefect deploy --all` failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
-    def _command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "prefect", *arguments]
-
-    def _rim(self, name: str) -> dict[str, object]:
-        return {"log_file": self.state / "logs" / f"{name}.log", "env": self._environment()}
+    def _launch(self, name: str, *arguments: str) -> OwnedProcess:
+        log_file = self.state / "logs" / f"{name}.log"
+        return self._processes.start(name, [*PREFECT, *arguments], log_file=log_file, env=self._environment())
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -109,3 +107,30 @@ class LocalPrefect:
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             "PREFECT_WORKER_QUERY_SECONDS": "3",
         }
+
+
+def stop_prefect(state: Path) -> list[str]:
+    """End worker and server; the names of those that were running."""
+    processes = Processes(state / "processes")
+    return [name for name in (WORKER, SERVER) if processes.stop(name, grace_s=20)]
+
+
+def _create_pool() -> None:
+    template = ProcessWorker.get_default_base_job_template()
+    with get_client(sync_client=True) as client, contextlib.suppress(ObjectAlreadyExists):
+        client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
+
+
+def _save_blocks() -> None:
+    """Register the block types and save documents ``local`` of cluster and model; what a person has changed is kept."""
+    for name in blocks.__all__:
+        getattr(blocks, name).register_type_and_schema()
+    model = load_config("local-cpu").model
+    documents = (
+        ClusterBlock(),
+        ModelBlock(model_name=model.name, source=model.source, context_length=model.context_length),
+    )
+    for document in documents:
+        # ValueError: there is a document of that name.
+        with contextlib.suppress(ValueError):
+            document.save("local")

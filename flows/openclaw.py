@@ -33,9 +33,10 @@ def _run_name() -> str:
 def stop_run(flow: Flow[Any, Any], flow_run: FlowRun, state: State) -> None:
     """On cancel: a process of its own stops the run, since the service ends its phase and writes a checkpoint first."""
     run = locate_run(flow_run.parameters, str(flow_run.id))
-    if run.config_file.exists():
-        command = [sys.executable, "-m", "openclaw_core.cli", "stop", "--run-dir", str(run.path)]
-        Processes(run.processes).start("stop", command, log_file=run.logs / "stop.log")
+    processes = Processes(run.processes)
+    if run.config_file.exists() and processes.find("stop") is None:
+        command = [sys.executable, "-m", "openclaw_core.cli", "stop", str(run.path)]
+        processes.start("stop", command, log_file=run.logs / "stop.log")
 
 
 @flow(name="openclaw", flow_run_name=_run_name, persist_result=True, on_cancellation=[stop_run])

@@ -31,7 +31,7 @@ Assignments = Annotated[
     list[str] | None, typer.Option("--set", help="Override a parameter, as in --set train.steps=5; repeatable.")
 ]
 RunDirectory = Annotated[Path, typer.Option("--run-dir", help="The run's directory, runs/<run id>.")]
-RunId = Annotated[str, typer.Argument(help="The run's id: its directory's name below runs/.")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its directory's name below runs/; or that directory.")]
 RunsRoot = Annotated[Path, typer.Option("--runs", help="Where runs are.")]
 
 
@@ -94,12 +94,12 @@ def feed(run_dir: RunDirectory) -> None:
 
 
 @app.command()
-def status(run_id: RunId, runs: RunsRoot = Path("runs"), as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+def status(run: RunName, runs: RunsRoot = Path("runs"), as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     """What a run's service is doing, and what it waits for."""
     from openclaw_core.loop.client import ControlClient
 
-    run = find_run(runs, run_id)
-    with ControlClient.of(run, run.config()) as client:
+    directory = _existing_run(run, runs)
+    with ControlClient.of(directory, directory.config()) as client:
         now = client.status(silence_s=2)
     if as_json:
         typer.echo(now.model_dump_json())
@@ -115,12 +115,12 @@ def status(run_id: RunId, runs: RunsRoot = Path("runs"), as_json: Annotated[bool
 
 @app.command()
 def turns(
-    run_id: RunId, runs: RunsRoot = Path("runs"), limit: int = 10, as_json: Annotated[bool, typer.Option("--json")] = False
+    run: RunName, runs: RunsRoot = Path("runs"), limit: int = 10, as_json: Annotated[bool, typer.Option("--json")] = False
 ) -> None:
     """The newest turns of a run: answer, reaction, verdict, hints, and what became of them."""
     from openclaw_core.ledger import Ledger
 
-    rows = Ledger(find_run(runs, run_id).ledger_file).recent(limit)
+    rows = Ledger(_existing_run(run, runs).ledger_file).recent(limit)
     if as_json:
         typer.echo(json.dumps(rows))
         return
@@ -135,7 +135,7 @@ def turns(
 
 @app.command("export-hf")
 def export_hf(
-    run_id: RunId,
+    run: RunName,
     out: Annotated[Path, typer.Option(help="Directory to write; it must not exist.")],
     step: Annotated[int | None, typer.Option(help="Checkpoint of this step; default: the newest.")] = None,
     runs: RunsRoot = Path("runs"),
@@ -145,22 +145,23 @@ def export_hf(
     from openclaw_core.weights.export import export_checkpoint
     from openclaw_core.weights.layout import hf_directory
 
-    run = find_run(runs, run_id)
-    checkpoint = retention.latest(run.checkpoints) if step is None else retention.step_directory(run.checkpoints, step)
+    directory = _existing_run(run, runs)
+    root = directory.checkpoints
+    checkpoint = retention.latest(root) if step is None else retention.step_directory(root, step)
     if checkpoint is None:
-        raise retention.CheckpointError(f"run {run_id} has no checkpoint in {run.checkpoints} yet")
-    result = export_checkpoint(checkpoint, hf_directory(run.config()), out, lambda line: typer.echo(line, err=True))
+        raise retention.CheckpointError(f"run {run} has no checkpoint in {root} yet")
+    result = export_checkpoint(checkpoint, hf_directory(directory.config()), out, lambda line: typer.echo(line, err=True))
     typer.echo(f"{result.path}: checksum {result.checksum}")
 
 
 @app.command()
-def stop(run_id: RunId, runs: RunsRoot = Path("runs")) -> None:
+def stop(run: RunName, runs: RunsRoot = Path("runs")) -> None:
     """End a run: the service after its phase, with a checkpoint; then feeder and Ray, by recorded pid."""
     from openclaw_core.stages import teardown
 
     configure_logging()
-    run = find_run(runs, run_id)
-    typer.echo(teardown(run.config(), run)["detail"])
+    directory = _existing_run(run, runs)
+    typer.echo(teardown(directory.config(), directory)["detail"])
 
 
 @app.command()
@@ -168,7 +169,8 @@ def doctor(preset: Preset = "local-cpu", assignments: Assignments = None) -> Non
     """Check this machine for a preset: packages, memory, disk, ports, NPUs."""
     from openclaw_core.cluster.checks import check_machine
 
-    rows = check_machine(_config(preset, assignments))
+    config = _config(preset, assignments)
+    rows = check_machine(config, RunDir(config.paths.runs.absolute() / "doctor"))
     for row in rows:
         typer.echo(str(row))
     if not all(row.ok for row in rows):
@@ -188,6 +190,10 @@ def config(preset: Preset = "local-cpu", assignments: Assignments = None) -> Non
             typer.echo(f"{prefix}={json.dumps(node)}")
 
     leaves(tree, "")
+
+
+def _existing_run(name: str, runs: Path) -> RunDir:
+    return RunDir(Path(name)) if (Path(name) / "config.json").exists() else find_run(runs, name)
 
 
 def _config(preset: str, assignments: list[str] | None) -> RunConfig:

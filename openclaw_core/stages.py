@@ -22,7 +22,6 @@ from openclaw_core.evaluation import evaluate as ask
 from openclaw_core.feeding import stop_feeder
 from openclaw_core.loop.client import ControlClient, ControlError, ServiceSilent, ServiceStatus
 from openclaw_core.rundir import RunDir
-from openclaw_core.weights.convert import convert_checkpoint as convert
 from openclaw_core.weights.layout import hf_directory, torch_dist_directory
 from openclaw_core.weights.sources import fetch_model
 
@@ -71,6 +70,9 @@ def download_model(config: RunConfig, run: RunDir) -> StageResult:
 
 def convert_checkpoint(config: RunConfig, run: RunDir) -> StageResult:
     """Convert the model to the trainer's format. Raises WeightsError."""
+    # Brings in torch, which no other stage of this process needs.
+    from openclaw_core.weights.convert import convert_checkpoint as convert
+
     if config.cluster.containers:
         return _on_the_hosts("convert-checkpoint")
     converted = convert(hf_directory(config), torch_dist_directory(config), config.model.dtype, _say("convert-checkpoint"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypedDict
 
-from prefect.cache_policies import INPUTS, NO_CACHE, RUN_ID, CachePolicy
+from prefect.cache_policies import INPUTS, NO_CACHE, RUN_ID, CacheKeyFnPolicy, CachePolicy
 from prefect.client.schemas.objects import State
+from prefect.context import TaskRunContext
 from prefect.logging import get_run_logger
 from prefect.states import Completed
 
@@ -22,7 +23,12 @@ class Caching(TypedDict):
     persist_result: bool
 
 
-PRODUCES_FILES: Caching = {"cache_policy": INPUTS + RUN_ID, "persist_result": True}
+def _task_name(context: TaskRunContext, parameters: dict[str, Any]) -> str:
+    return context.task.name
+
+
+# The task's name belongs to the key: stages have the same inputs, and one would be handed the result of another.
+PRODUCES_FILES: Caching = {"cache_policy": CacheKeyFnPolicy(cache_key_fn=_task_name) + INPUTS + RUN_ID, "persist_result": True}
 """Cached within one flow run: its retry skips them. Not keyed by the source: mending a bug must not undo finished work."""
 
 MUST_BE_TRUE_NOW: Caching = {"cache_policy": NO_CACHE, "persist_result": False}

@@ -41,8 +41,6 @@ class ScriptedEngine:
     weight_version: int = 0
     failures: int = 0
     """Requests that fail before the next one succeeds."""
-    seconds: float = 0.002
-    """How long an answer takes."""
     requests: list[GenerateRequest] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     busy: int = 0
@@ -54,7 +52,7 @@ class ScriptedEngine:
         self.most_busy = max(self.busy, self.most_busy)
         try:
             await self.gate.wait()
-            await asyncio.sleep(self.seconds)
+            await asyncio.sleep(0.002)
         finally:
             self.busy -= 1
         if self.failures:
@@ -126,7 +124,7 @@ class World:
         async with self.serving_gateway(), self.serving_control():
             yield
 
-    async def until(self, condition: Callable[[], bool], deadline_s: float = 20) -> None:
+    async def until(self, condition: Callable[[], bool], deadline_s: float = 60) -> None:
         """Wait for something to have happened."""
         async with asyncio.timeout(deadline_s):
             while not condition():
@@ -166,7 +164,7 @@ async def _serving(app: FastAPI, port: int) -> AsyncIterator[None]:
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=1))
     task = asyncio.create_task(server._serve())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not server.started:
                 await asyncio.sleep(0.01)
         yield

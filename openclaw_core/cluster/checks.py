@@ -16,8 +16,6 @@ from packaging.requirements import Requirement
 from openclaw_core.cluster.ports import RAY_PORTS, SERVICE_PORTS, describe_taken
 from openclaw_core.cluster.ray_head import find_head
 from openclaw_core.config import RunConfig
-from openclaw_core.gateway.families import RenderError
-from openclaw_core.gateway.rendering import ChatRenderer
 from openclaw_core.rundir import RunDir
 from openclaw_core.weights.errors import WeightsError
 from openclaw_core.weights.files import file_records, read_json
@@ -52,8 +50,8 @@ class Check:
         return f"{self.check}: {self.value}" + ("" if self.ok else f"; {self.advice}")
 
 
-def check_machine(config: RunConfig, run: RunDir) -> list[Check]:
-    """Look at everything the run needs of the machine it is started on. Never raises for what it finds."""
+def check_machine(config: RunConfig, run: RunDir | None = None) -> list[Check]:
+    """Look at everything that ``run``, or a new run, needs of the machine it is started on. Never raises for what it finds."""
     rows = [_python(), *_packages("npu" if config.cluster.npus else "cpu")]
     if config.cluster.npus:
         return [*rows, _npus(config)]
@@ -62,8 +60,8 @@ def check_machine(config: RunConfig, run: RunDir) -> list[Check]:
         *rows,
         _cores(config),
         _memory(parameters),
-        _disk(config, run, parameters),
-        *_model(config),
+        _disk(run.path if run else config.paths.runs.absolute(), config, parameters),
+        *_model(config, needed=run is not None),
         *_ports(config, run),
     ]
 
@@ -115,12 +113,12 @@ def _memory(parameters: int | None) -> Check:
     return Check("memory", value, available >= needed, "end other programs, or lower train.micro_batch_size")
 
 
-def _disk(config: RunConfig, run: RunDir, parameters: int | None) -> Check:
+def _disk(place: Path, config: RunConfig, parameters: int | None) -> Check:
     # One more than is kept: the oldest goes only when the newest is whole.
     checkpoints = (config.train.keep_last + 1) * CHECKPOINT_BYTES_PER_PARAMETER
     needed = DISK_BASE + (checkpoints + EXPORT_BYTES_PER_PARAMETER) * (parameters or 0)
-    free = shutil.disk_usage(_existing(run.path)).free
-    value = f"{free // MB:,} MB free at {run.path}, about {needed // MB:,} MB needed"
+    free = shutil.disk_usage(_existing(place)).free
+    value = f"{free // MB:,} MB free at {place}, about {needed // MB:,} MB needed"
     return Check("disk", value, free >= needed, "make room, lower train.keep_last, or choose another place with paths.runs")
 
 
@@ -128,8 +126,15 @@ def _existing(path: Path) -> Path:
     return next(place for place in (path, *path.parents) if place.exists())
 
 
-def _model(config: RunConfig) -> Iterator[Check]:
+def _model(config: RunConfig, needed: bool) -> Iterator[Check]:
+    # Brings in torch and transformers, which nothing else of this module needs.
+    from openclaw_core.gateway.families import RenderError
+    from openclaw_core.gateway.rendering import ChatRenderer
+
     directory = hf_directory(config)
+    if not needed and not directory.exists():
+        yield Check("model", f"{config.model.name} is not there yet; download-model will fetch it", True)
+        return
     again = f"remove {directory} and run again: download-model fetches it anew"
     try:
         spec = ModelSpec.from_hf(directory)
@@ -155,8 +160,8 @@ def _model(config: RunConfig) -> Iterator[Check]:
         yield Check("chat template", "rendered ids equal the model's own template", True)
 
 
-def _ports(config: RunConfig, run: RunDir) -> Iterator[Check]:
-    if find_head(run) is not None:
+def _ports(config: RunConfig, run: RunDir | None) -> Iterator[Check]:
+    if run is not None and find_head(run) is not None:
         yield Check("ports", "in use by this run, which is alive", True)
         return
     taken = {name: message for name in (*SERVICE_PORTS, *RAY_PORTS) if (message := describe_taken(config.ports, name))}

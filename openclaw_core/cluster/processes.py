@@ -44,13 +44,15 @@ class OwnedProcess:
             return None
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait for its end: the exit code where it is a child of ours, else None. Raises TimeoutError."""
+        """Wait for its end: the exit code where it is a child of ours, else None. Raises ClusterError at the deadline."""
         try:
             return psutil.Process(self.pid).wait(timeout_s)
         except psutil.NoSuchProcess:
             return None
         except psutil.TimeoutExpired:
-            raise TimeoutError(f"{self.name} (pid {self.pid}) has not ended within {timeout_s:g} s") from None
+            raise ClusterError(
+                f"{self.name} (pid {self.pid}) has not ended within {timeout_s:g} s; its log is {self.log}"
+            ) from None
 
     def log_tail(self, lines: int = 30) -> str:
         """The last lines it wrote."""

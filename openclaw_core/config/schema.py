@@ -75,6 +75,7 @@ class ClusterConfig(Section):
     start_deadline_s: float = Field(
         300, gt=0, description="How long the training service may take to answer after a first start."
     )
+    silence_s: float = Field(60, gt=0, description="How long the training service may be silent before it is started again.")
     ray_object_store_mb: int = Field(1500, ge=100, description="Shared memory of Ray's object store on each host.")
 
     @property
@@ -96,7 +97,7 @@ class RolloutConfig(Section):
     )
     truncated: Literal["keep", "keep_opd", "mask", "negative"] = Field(
         "keep",
-        description="Answers that hit the length limit. keep: judged as usual, no OPD. keep_opd: as any other, for short limits that "
+        description="Answers that hit the length limit. keep: judged as usual, no OPD. keep_opd: as any other, for limits that "
         "nearly every answer hits. mask: not trained on. negative: reward -1.",
     )
     collect_deadline_s: float = Field(

@@ -135,26 +135,23 @@ class LocalEngine:
         def finished(row: Row, version: int) -> None:
             loop.call_soon_threadsafe(_resolve, answers[row], row, version)
 
+        started = time.monotonic()
         job = loop.run_in_executor(self._worker, self._decode_rows, list(answers), finished)
         await asyncio.wait({job})
         if (error := job.exception()) is not None:
             log.error("batch_failed", requests=len(batch), exc_info=error)
             for answer in answers.values():
-                if not answer.done():
-                    failure = EngineError(f"a batch of {len(batch)} requests failed: {type(error).__name__}: {error}")
-                    failure.__cause__ = error
-                    answer.set_exception(failure)
+                _fail(answer, f"a batch of {len(batch)} requests failed: {type(error).__name__}: {error}", error)
+            return
+        tokens, seconds = sum(len(row.token_ids) for row in answers), time.monotonic() - started
+        log.debug("batch_decoded", requests=len(batch), tokens=tokens, seconds=round(seconds, 3), version=self._version)
 
     def _decode_rows(self, rows: Sequence[Row], finished: Callable[[Row, int], None]) -> None:
-        started, tokens = time.monotonic(), 0
         with torch.inference_mode():
             batch = DecodeBatch(self._policy, rows)
             while batch.active:
                 for row in batch.step():
                     finished(row, self._version)
-                    tokens += len(row.token_ids)
-        seconds = time.monotonic() - started
-        log.debug("batch_decoded", requests=len(rows), tokens=tokens, seconds=round(seconds, 3), version=self._version)
 
     def _install(self, weights: Mapping[str, Tensor], version: int, checksum: str) -> None:
         if (found := checksum_of(weights.items())) != checksum:
@@ -178,3 +175,10 @@ def _resolve(answer: asyncio.Future[Generation], row: Row, version: int) -> None
         return
     assert row.finish_reason is not None
     answer.set_result(Generation(row.request.request_id, tuple(row.token_ids), tuple(row.logprobs), row.finish_reason, version))
+
+
+def _fail(answer: asyncio.Future[Generation], message: str, cause: BaseException) -> None:
+    if not answer.done():
+        failure = EngineError(message)
+        failure.__cause__ = cause
+        answer.set_exception(failure)

@@ -9,10 +9,11 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from openclaw_core.errors import OpenClawError
 from openclaw_core.evaluation.wilson import Interval, newcombe, wilson
 
 
-class EvaluationError(RuntimeError):
+class EvaluationError(OpenClawError):
     """An evaluation cannot be made or compared; the message says what does not fit."""
 
 

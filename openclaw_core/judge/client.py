@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from openclaw_core.errors import OpenClawError
 from openclaw_core.types import NextState, Question
 
 
-class JudgeError(RuntimeError):
+class JudgeError(OpenClawError):
     """A judge could not do what it was asked; the message names the judge, the question and the cause."""
 
 

@@ -144,7 +144,8 @@ class _HeadStats(torch.autograd.Function):
             z = x[rows] @ w.T
             _, lse[rows] = vocab_parallel.max_and_logsumexp(z, group=group)
             entropy[rows] = vocab_parallel.entropy(z, lse[rows], group=group)
-            ids[rows] = vocab_parallel.topk(z, topk, start=shard.start, group=group)
+            if topk > 0:
+                ids[rows] = vocab_parallel.topk(z, topk, start=shard.start, group=group)
         ctx.save_for_backward(x, weight, lse)
         ctx.mark_non_differentiable(ids, entropy)
         ctx.shard, ctx.chunk, ctx.tied = shard, chunk, tied

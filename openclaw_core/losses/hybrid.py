@@ -98,39 +98,47 @@ def _token_sums(inputs: HybridInputs) -> Sums:
 
 
 def _check(inputs: HybridInputs, config: LossConfig) -> None:
-    """The guard at the door: shapes, presence, finiteness of what counts."""
-    n, mask = inputs.cur_logp.shape[0], inputs.mask
+    """The guard at the door: presence, shapes, and finiteness of what counts."""
+    n = inputs.mask.shape[0]
     scores = {"old_logp": inputs.old_logp, "rollout_logp": inputs.rollout_logp, "advantage": inputs.advantage}
     scores |= {"entropy": inputs.entropy, "weight": inputs.weight}
     if config.kl_coef > 0:
         if inputs.ref_logp is None:
             raise LossError(f"kl_coef={config.kl_coef} needs ref_logp; run the reference pass or set kl_coef to 0")
         scores["ref_logp"] = inputs.ref_logp
-    _check_flags({"mask": mask, "shaped": inputs.shaped}, (n,))
-    _check_scores(scores, mask)
+    flags = {"mask": inputs.mask, "shaped": inputs.shaped}
+    _check_shapes({"cur_logp": inputs.cur_logp} | scores | flags, (n,))
+    _check_flags(flags)
+    _check_finite(scores, inputs.mask)
     if config.w_opd > 0:
         if inputs.opd is None:
             raise LossError(f"w_opd={config.w_opd} needs the opd inputs; run the teacher pass or set w_opd to 0")
-        _check_opd(inputs.opd, mask)
+        _check_opd(inputs.opd, inputs.mask)
 
 
 def _check_opd(opd: OpdInputs, mask: Tensor) -> None:
-    _check_flags({"opd.has_hint": opd.has_hint}, mask.shape)
-    _check_flags({"opd.support": opd.support}, (mask.shape[0], opd.cur_logp.shape[-1]))
-    valid = (mask & opd.has_hint)[:, None] & opd.support
-    _check_scores({"opd.old_logp": opd.old_logp, "opd.teacher_logp": opd.teacher_logp}, valid)
+    scores = {"opd.old_logp": opd.old_logp, "opd.teacher_logp": opd.teacher_logp}
+    flags = {"opd.support": opd.support, "opd.has_hint": opd.has_hint}
+    _check_shapes({"opd.has_hint": opd.has_hint, "opd.hint": opd.hint, "opd.overlap": opd.overlap}, mask.shape)
+    _check_shapes({"opd.cur_logp": opd.cur_logp, "opd.support": opd.support} | scores, (*mask.shape, opd.support.shape[-1]))
+    _check_flags(flags)
+    _check_finite(scores, (mask & opd.has_hint)[:, None] & opd.support)
 
 
-def _check_flags(flags: dict[str, Tensor], shape: tuple[int, ...]) -> None:
+def _check_shapes(values: dict[str, Tensor], shape: tuple[int, ...]) -> None:
+    for name, value in values.items():
+        if value.shape != shape:
+            raise LossError(f"{name} has shape {tuple(value.shape)}; expected {tuple(shape)}")
+
+
+def _check_flags(flags: dict[str, Tensor]) -> None:
     for name, flag in flags.items():
-        if flag.dtype != torch.bool or flag.shape != shape:
-            raise LossError(f"{name} is {flag.dtype} {tuple(flag.shape)}; expected torch.bool {tuple(shape)}")
+        if flag.dtype != torch.bool:
+            raise LossError(f"{name} is {flag.dtype}; expected torch.bool")
 
 
-def _check_scores(scores: dict[str, Tensor], counts: Tensor) -> None:
+def _check_finite(scores: dict[str, Tensor], counts: Tensor) -> None:
     for name, score in scores.items():
-        if score.shape != counts.shape:
-            raise LossError(f"{name} has shape {tuple(score.shape)}; expected {tuple(counts.shape)}")
         bad = counts & ~score.isfinite()
         if bool(bad.any()):
             row = int(bad.nonzero()[0, 0])

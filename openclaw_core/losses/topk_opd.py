@@ -41,8 +41,8 @@ def opd_loss(inputs: OpdInputs, rows: Bool[Tensor, " n"], config: LossConfig) ->
     """
     valid = rows[:, None] & inputs.support
     old = inputs.old_logp.detach()
-    # The lowest finite value and not -inf: the softmax of a row without support would be NaN.
-    w = torch.where(valid, old, torch.finfo(old.dtype).min).softmax(-1).where(valid, 0)
+    # The softmax of a row without support is NaN; where makes it 0, and no gradient runs through w.
+    w = torch.where(valid, old, -torch.inf).softmax(-1).where(valid, 0)
     delta = torch.where(valid, inputs.teacher_logp.detach() - old, 0)
     if config.adv_diff_clip > 0:
         delta = delta.clamp(-config.adv_diff_clip, config.adv_diff_clip)

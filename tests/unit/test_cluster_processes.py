@@ -69,7 +69,7 @@ def test_the_exit_code_and_the_last_lines_are_at_hand(processes: Processes, tmp_
 
 def test_waiting_has_a_deadline(processes: Processes, tmp_path: Path):
     process = processes.start("worker", SLEEP, log_file=tmp_path / "log")
-    with pytest.raises(TimeoutError, match=rf"worker \(pid {process.pid}\) has not ended within 0.1 s"):
+    with pytest.raises(ClusterError, match=rf"worker \(pid {process.pid}\) has not ended within 0.1 s"):
         process.wait(0.1)
 
 

@@ -154,3 +154,15 @@ async def test_too_few_votes_on_either_question_are_never_a_silent_zero(question
     client = FlakyClient({(question, 0): [fault] * 9, (question, 1): [fault] * 9})
     with pytest.raises(JudgeUnavailable, match=f"turn-1: {question} question: 1 valid of 3"):
         await with_client(client, retries=1).judge(TURN, user("Thank you!"))
+
+
+async def test_all_votes_of_a_turn_are_asked_at_once() -> None:
+    everyone_is_here = asyncio.Barrier(6)
+
+    class PatientClient(ScriptedJudge):
+        async def vote(self, question: Question, answer: str, next_state: NextState, vote_index: int) -> str:
+            await everyone_is_here.wait()
+            return await super().vote(question, answer, next_state, vote_index)
+
+    judge = Judge(PatientClient(), votes=3, min_hint_chars=11, max_candidates=3, deadline_s=5, retries=0)
+    assert (await judge.judge(TURN, user("Thank you!"))).reward == 1

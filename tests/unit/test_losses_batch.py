@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from openclaw_core.losses import LossError, add_sums, finish_metrics, mask_mismatch, token_weights
+
+unhurried = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+"""The cores are shared: how long an example takes says nothing about the code."""
 
 masks = st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, max_size=5)
 
@@ -17,6 +20,7 @@ def packed(samples: list[list[bool]]) -> tuple[torch.Tensor, torch.Tensor]:
     return mask, torch.tensor([i for i, sample in enumerate(samples) for _ in sample])
 
 
+@unhurried
 @given(masks, st.integers(0, 5))
 def test_each_sample_weighs_one_nth_however_long_it_is(samples: list[list[bool]], elsewhere: int) -> None:
     mask, sample_index = packed(samples)
@@ -46,6 +50,7 @@ def test_a_sample_is_masked_by_its_mean_gap_over_unmasked_tokens() -> None:
     assert bad.tolist() == [False, True, False, True, False]
 
 
+@unhurried
 @given(masks, st.data())
 def test_masking_mismatches_keeps_the_other_samples_weights(samples: list[list[bool]], data: st.DataObject) -> None:
     mask, sample_index = packed(samples)

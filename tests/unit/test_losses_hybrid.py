@@ -258,15 +258,29 @@ def test_a_term_without_its_inputs_is_refused() -> None:
     hybrid_loss(replace(inputs, ref_logp=None, opd=None), loss_config(Settings(w_opd=0)))
 
 
-def test_wrong_shapes_and_flags_are_refused() -> None:
+@pytest.mark.parametrize(
+    "name", ["cur_logp", "old_logp", "rollout_logp", "advantage", "entropy", "weight", "shaped", "ref_logp"]
+)
+def test_a_score_of_another_shape_is_refused_by_name(name: str) -> None:
+    """A column [n, 1] would broadcast to [n, n] without an error."""
+    inputs, _, _, _ = leaf_inputs()
+    with pytest.raises(LossError, match=rf"^{name} has shape \(18, 1\); expected \(18,\)"):
+        hybrid_loss(replace(inputs, **{name: getattr(inputs, name)[:, None]}), loss_config(Settings(kl_coef=0.3)))
+
+
+@pytest.mark.parametrize("name", ["cur_logp", "old_logp", "teacher_logp", "has_hint", "hint", "overlap"])
+def test_a_teacher_score_of_another_shape_is_refused_by_name(name: str) -> None:
     inputs, opd, _, _ = leaf_inputs()
-    config = loss_config(Settings())
-    with pytest.raises(LossError, match=r"mask is torch\.int64"):
-        hybrid_loss(replace(inputs, mask=inputs.mask.long()), config)
-    with pytest.raises(LossError, match="old_logp has shape"):
-        hybrid_loss(replace(inputs, old_logp=inputs.old_logp[:-1]), config)
-    with pytest.raises(LossError, match=r"opd\.teacher_logp has shape"):
-        hybrid_loss(replace(inputs, opd=replace(opd, teacher_logp=opd.teacher_logp[:, :2])), config)
+    with pytest.raises(LossError, match=rf"^opd\.{name} has shape"):
+        hybrid_loss(replace(inputs, opd=replace(opd, **{name: getattr(opd, name)[:1]})), loss_config(Settings()))
+
+
+def test_a_mask_of_numbers_is_refused() -> None:
+    inputs, opd, _, _ = leaf_inputs()
+    with pytest.raises(LossError, match=r"^mask is torch\.int64; expected torch\.bool"):
+        hybrid_loss(replace(inputs, mask=inputs.mask.long()), loss_config(Settings()))
+    with pytest.raises(LossError, match=r"^opd\.support is torch\.float64"):
+        hybrid_loss(replace(inputs, opd=replace(opd, support=opd.support.double())), loss_config(Settings()))
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_gradcheck_of_log_probs() -> None:
 
 def check_shard(rank: int, world: int, rendezvous: str) -> None:
     """One rank: every value and gradient of its shard equals the whole's. Runs in a process of its own."""
-    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=world, timeout=timedelta(minutes=5))
     try:
         group = dist.group.WORLD
         assert group is not None

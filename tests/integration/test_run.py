@@ -1,0 +1,104 @@
+"""`openclaw-rl run` on a tiny model: real Ray, trainer, engine, gateway and feeder; the service killed on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from openclaw_core.cluster.ports import free_port
+from openclaw_core.ledger import Ledger, StepState, TurnStatus
+from openclaw_core.rundir import RunDir
+from openclaw_core.weights.checksum import checksum_directory
+from tests.models import tiny_llama
+
+STEPS = 3
+SETTINGS = {
+    "model.name": "tiny",
+    "model.dtype": "fp32",
+    "engine.dtype": "fp32",
+    "train.steps": STEPS,
+    "train.save_interval": 2,
+    "train.threads": 1,
+    "engine.threads": 1,
+    "rollout.batch_size": 4,
+    "rollout.max_response_tokens": 12,
+    "feeder.sessions_in_flight": 4,
+    "evaluation.problems": 2,
+    "cluster.silence_s": 5,
+    "cluster.ray_object_store_mb": 200,
+}
+
+
+def start(directory: Path, extra: dict[str, object]) -> subprocess.Popen[str]:
+    settings = [part for name, value in {**SETTINGS, **extra}.items() for part in ("--set", f"{name}={json.dumps(value)}")]
+    command = [sys.executable, "-m", "openclaw_core.cli", "run", "--run-id", "r", *settings]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, cwd=directory, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def kill_service_after_step(run: RunDir, step: int, deadline_s: float = 240) -> None:
+    """SIGKILL the training service once ``step`` is reported and the next batch has begun."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        if run.metrics_file.exists() and len(run.metrics_file.read_text().splitlines()) >= step:
+            break
+        time.sleep(0.2)
+    else:
+        pytest.fail(f"step {step} was not reported within {deadline_s} s")
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if "serve" in command and str(run.path) in command and "-m" in command and "/bin/sh" not in command[0]:
+            process.send_signal(signal.SIGKILL)
+
+
+@pytest.mark.timeout(900)
+def test_a_run_survives_the_death_of_its_service_and_trains_every_turn_once(tmp_path: Path) -> None:
+    tiny_llama(tmp_path / "hf", seed=3)
+    ports = {f"ports.{name}": free_port() for name in ("gateway", "control", "ray_gcs", "ray_dashboard", "ray_client")}
+    run = RunDir(tmp_path / "runs" / "r")
+    process = start(tmp_path, {"model.source": f"file://{tmp_path / 'hf'}", **ports})
+    try:
+        kill_service_after_step(run, 1)
+        output, _ = process.communicate(timeout=600)
+    finally:
+        process.kill()
+    assert process.returncode == 0, output
+
+    ledger = Ledger(run.ledger_file)
+    steps = ledger.steps()
+    assert [record.state for record in steps] == [StepState.REPORTED] * STEPS
+    assert [record.version for record in steps] == [1, 2, 3]
+    trained = Counter(turn_id for record in steps for turn_id in record.turn_ids)
+    assert set(trained.values()) == {1}
+    assert len(trained) == ledger.count(TurnStatus.TRAINED) == STEPS * SETTINGS["rollout.batch_size"]  # type: ignore[operator]
+    lines = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    # In fp32 engine and trainer are one policy: the engine really serves what the trainer published, also after the restart.
+    assert all(line["train/engine_parity_abs_diff"] < 1e-4 for line in lines)
+    assert all(line["train/train_rollout_logprob_abs_diff_unshaped"] < 1e-4 for line in lines)
+    assert len(list(run.logs.glob("service-*.log"))) == 2
+
+    summary = json.loads(run.summary_file.read_text())
+    assert summary["version"] == STEPS
+    assert f"checksum {checksum_directory(run.export)}" in output
+    assert differs(run.export, tmp_path / "hf")
+
+
+def differs(trained: Path, start: Path) -> bool:
+    """Whether training has changed the weights, and left a model that transformers loads."""
+    AutoTokenizer.from_pretrained(trained)
+    one, other = (AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (trained, start))
+    return any(not torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))

@@ -1,0 +1,367 @@
+"""The gateway on the wire: errors, headers, streams, and what is captured of a conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw_core.engines.local import LocalEngine
+from openclaw_core.engines.protocol import EngineError, GenerateRequest, Generation
+from openclaw_core.gateway.rendering import ChatRenderer
+from openclaw_core.gateway.wire import words
+from openclaw_core.types import FinishReason, NextState
+from tests.gateway_parts import API_KEY, MODEL, Gateway, assemble, assistant, tiny_config, user
+from tests.models import tiny_llama
+
+HI = [user("Tom has 3 boxes.")]
+
+
+class BrokenEngine:
+    """An engine whose process is gone."""
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        raise EngineError("engine-0 is dead: 10.0.0.7 went away")
+
+    async def prefill_logprobs(self, prompt_ids: Any, response_ids: Any, temperature: float) -> tuple[float, ...]:
+        raise EngineError("engine-0 is dead")
+
+    async def load_weights(self, weights: Any, version: int, checksum: str) -> None:
+        raise EngineError("engine-0 is dead")
+
+    async def version(self) -> int:
+        raise EngineError("engine-0 is dead")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def renderer(model: Path) -> ChatRenderer:
+    return ChatRenderer.from_pretrained(model)
+
+
+@pytest.fixture
+async def engine(model: Path) -> AsyncIterator[LocalEngine]:
+    engine = LocalEngine(model, threads=1, batch_window_ms=0, version=3)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def gateway(renderer: ChatRenderer, engine: LocalEngine) -> Gateway:
+    return assemble(renderer, engine)
+
+
+def events_of(text: str) -> list[Any]:
+    lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+async def test_an_answer_has_openais_shape_and_says_how_it_was_made(gateway: Gateway) -> None:
+    response = await gateway.chat(HI, session="s")
+    (turn,) = gateway.sink.turns
+    body = response.json()
+    assert response.status_code == 200
+    assert {"id": f"chatcmpl-{turn.turn_id}", "object": "chat.completion", "model": MODEL}.items() <= body.items()
+    assert body["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": turn.answer, "refusal": None},
+            "logprobs": None,
+            "finish_reason": turn.finish_reason.value,
+        }
+    ]
+    prompt, answer = len(turn.prompt_ids), len(turn.response_ids)
+    assert body["usage"] == {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
+    assert response.headers["x-openclaw-turn-id"] == turn.turn_id
+    assert response.headers["x-openclaw-turn-type"] == "main"
+    assert response.headers["x-openclaw-weight-version"] == "3"
+    assert response.headers["x-openclaw-sampling"] == "pinned; temperature=0.7; max_new_tokens=12"
+
+
+@pytest.mark.parametrize("include_usage", [False, True])
+async def test_a_stream_is_the_same_answer_in_pieces(gateway: Gateway, include_usage: bool) -> None:
+    options = {"stream_options": {"include_usage": True}} if include_usage else {}
+    fields = {"seed": 5, "temperature": 1.0, "max_tokens": 24, "stop": None}
+    whole = (await gateway.chat(HI, **fields)).json()
+    response = await gateway.chat(HI, stream=True, **fields, **options)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    events = events_of(response.text)
+    usage = [event for event in events if not event["choices"]]
+    deltas = [event["choices"][0] for event in events if event["choices"]]
+    content = [choice["delta"]["content"] for choice in deltas[:-1]]
+    assert deltas[0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(content) == whole["choices"][0]["message"]["content"]
+    assert len(content) > 3
+    assert deltas[-1]["delta"] == {}
+    assert [choice["finish_reason"] for choice in deltas if choice["finish_reason"]] == [whole["choices"][0]["finish_reason"]]
+    assert [event["usage"] for event in usage] == ([whole["usage"]] if include_usage else [])
+    assert all(("usage" in event) == include_usage for event in events)
+    assert {event["object"] for event in events} == {"chat.completion.chunk"}
+
+
+@pytest.mark.parametrize("text", ["", " ", "one", " one  two\n\n three ", "\n\na\tb"])
+def test_words_make_up_the_text(text: str) -> None:
+    assert "".join(words(text)) == text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_main_turn_is_captured_with_what_was_sampled(
+    gateway: Gateway, renderer: ChatRenderer, engine: LocalEngine, stream: bool
+) -> None:
+    await gateway.chat(HI, session="s", stream=stream, temperature=0.1, top_p=0.5, max_tokens=7)
+    (turn,) = gateway.sink.turns
+    rendering = renderer.render(HI)
+    assert (turn.session_id, turn.index, turn.messages) == ("s", 0, tuple(HI))
+    assert (turn.prompt_ids, turn.hint_offset) == (rendering.prompt_ids, rendering.hint_offset)
+    assert turn.answer == renderer.parse(turn.response_ids, turn.prompt_ids).text
+    assert (turn.sampling.temperature, turn.sampling.max_new_tokens, turn.sampling.shaped) == (0.7, 7, False)
+    assert turn.weight_version == 3
+    again = await engine.prefill_logprobs(turn.prompt_ids, turn.response_ids, 0.7)
+    assert turn.rollout_logprobs == pytest.approx(again, abs=0.2)  # bf16: prefill and decode round differently
+
+
+async def test_reactions_flow_to_the_sink_in_order(gateway: Gateway) -> None:
+    history = list(HI)
+    for word in ("Shorter.", "Good."):
+        answer = (await gateway.chat(history, session="s")).json()["choices"][0]["message"]
+        history += [answer, user(word)]
+    closed = await gateway.client.post("/v1/sessions/s/close", json={"message": history[-1]})
+    first, second = gateway.sink.turns
+    assert gateway.sink.events == [
+        first,
+        (first.turn_id, NextState("user", "Shorter.")),
+        second,
+        (second.turn_id, NextState("user", "Good.")),
+    ]
+    assert closed.json() == {"object": "session", "id": "s", "closed": True, "last_turn": second.turn_id}
+    assert [turn.index for turn in gateway.sink.turns] == [0, 1]
+
+
+async def test_a_reaction_is_delivered_while_its_own_request_still_waits(renderer: ChatRenderer, engine: LocalEngine) -> None:
+    gateway = assemble(renderer, engine)
+    answer = (await gateway.chat(HI, session="s")).json()["choices"][0]["message"]["content"]
+    gateway.room.pause()
+    waiting = asyncio.create_task(gateway.chat([*HI, assistant(answer), user("Go on.")], session="s"))
+    while not gateway.room.queue:
+        await asyncio.sleep(0.001)
+    (turn,) = gateway.sink.turns
+    assert gateway.sink.states == {turn.turn_id: NextState("user", "Go on.")}
+    gateway.room.resume()
+    assert (await waiting).status_code == 200
+
+
+@pytest.mark.parametrize("done", ["1", "true", "YES", "on"])
+async def test_session_done_settles_the_answered_turn(gateway: Gateway, done: str) -> None:
+    await gateway.chat(HI, session="s", headers={"X-Session-Done": done})
+    (turn,) = gateway.sink.turns
+    assert gateway.sink.states == {turn.turn_id: None}
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "captured"),
+    [
+        ({"X-Session-Id": "s"}, {}, True),
+        ({}, {"metadata": {"session_id": "s"}}, True),
+        ({"X-Session-Id": "s", "X-Turn-Type": "Main"}, {}, True),
+        ({"X-Session-Id": "s", "X-Turn-Type": "side"}, {}, False),
+        ({"X-Session-Id": ""}, {}, False),
+        ({}, {"user": "ann"}, False),
+    ],
+)
+async def test_a_turn_is_main_when_it_names_a_session_and_is_not_called_side(
+    gateway: Gateway, headers: dict[str, str], body: dict[str, Any], captured: bool
+) -> None:
+    response = await gateway.chat(HI, headers=headers, **body)
+    assert response.headers["x-openclaw-turn-type"] == ("main" if captured else "side")
+    assert ("x-openclaw-turn-id" in response.headers) == captured
+    assert [turn.session_id for turn in gateway.sink.turns] == (["s"] if captured else [])
+
+
+async def test_side_turns_keep_seed_and_temperature(gateway: Gateway) -> None:
+    async def text(**fields: Any) -> str:
+        return (await gateway.chat(HI, **fields)).json()["choices"][0]["message"]["content"]
+
+    assert await text(temperature=0) == await text(temperature=0, seed=1)
+    assert await text(temperature=1.5, seed=1) == await text(temperature=1.5, seed=1)
+    assert await text(temperature=1.5, seed=1) != await text(temperature=1.5, seed=2)
+
+
+async def test_a_stop_string_cuts_the_answer_and_the_ids_at_the_token_that_completes_it(
+    gateway: Gateway, renderer: ChatRenderer
+) -> None:
+    whole = (await gateway.chat(HI, temperature=0, max_tokens=30)).json()["choices"][0]["message"]["content"]
+    stop = whole[8:10]
+    response = (await gateway.chat(HI, temperature=0, max_tokens=30, stop=[stop, "never"])).json()
+    assert response["choices"][0]["message"]["content"] == whole[: whole.index(stop)]
+    assert response["choices"][0]["finish_reason"] == "stop"
+    assert response["usage"]["completion_tokens"] < 30
+
+
+async def test_main_turns_store_the_ids_up_to_the_stop_string(renderer: ChatRenderer, engine: LocalEngine) -> None:
+    gateway = assemble(renderer, engine, tiny_config(rollout__sampling="honour"))
+    whole = (await gateway.chat(HI, session="a", temperature=0)).json()["choices"][0]["message"]["content"]
+    await gateway.chat(HI, session="b", temperature=0, stop=whole[4:6])
+    full, cut = gateway.sink.turns
+    assert cut.response_ids == full.response_ids[: len(cut.response_ids)]
+    assert len(cut.rollout_logprobs) == len(cut.response_ids) < len(full.response_ids)
+    assert whole[4:6] in renderer.parse(cut.response_ids, ()).text
+    assert whole[4:6] not in renderer.parse(cut.response_ids[:-1], ()).text
+    assert cut.finish_reason is FinishReason.STOP
+
+
+ERRORS: list[tuple[dict[str, Any], dict[str, str], int, str | None, str | None]] = [
+    ({"messages": []}, {}, 400, "invalid_value", "messages"),
+    ({"messages": [{"role": "wizard", "content": "x"}]}, {}, 400, "invalid_value", "messages[0].role"),
+    ({"model": "gpt-5"}, {}, 404, "model_not_found", "model"),
+    ({"messages": [user("word " * 400)]}, {}, 400, "context_length_exceeded", "messages"),
+    ({"max_tokens": 250}, {"X-Turn-Type": "side"}, 400, "context_length_exceeded", "messages"),
+    ({"user": "x" * 9000}, {}, 413, "request_too_large", None),
+    ({}, {"X-Turn-Type": "middle"}, 400, "invalid_value", "X-Turn-Type"),
+    ({}, {"X-Session-Done": "maybe"}, 400, "invalid_value", "X-Session-Done"),
+    ({}, {"X-Turn-Type": "main", "X-Session-Id": ""}, 400, "invalid_value", "X-Session-Id"),
+    ({}, {"Authorization": "Bearer wrong"}, 401, "invalid_api_key", None),
+    ({}, {"Authorization": ""}, 401, "invalid_api_key", None),
+    ({}, {"Authorization": f"Basic {API_KEY}"}, 401, "invalid_api_key", None),
+    ({"messages": [], "model": "x"}, {"Authorization": "Bearer ü"}, 401, "invalid_api_key", None),
+]
+
+
+@pytest.mark.parametrize(("body", "headers", "status", "code", "param"), ERRORS, ids=lambda value: str(value)[:30])
+async def test_an_error_has_openais_shape_and_captures_nothing(
+    renderer: ChatRenderer,
+    engine: LocalEngine,
+    body: dict[str, Any],
+    headers: dict[str, str],
+    status: int,
+    code: str | None,
+    param: str | None,
+) -> None:
+    gateway = assemble(renderer, engine, tiny_config(gateway__max_body_bytes=8000))
+    answer = (await gateway.chat(HI, session="s")).json()["choices"][0]["message"]["content"]
+    events = list(gateway.sink.events)
+    follow_up = {"model": MODEL, "messages": [*HI, assistant(answer), user("Go on.")], **body}
+    raw_headers = {name: value.encode() for name, value in ({"X-Session-Id": "s"} | headers).items()}
+    response = await gateway.client.post("/v1/chat/completions", json=follow_up, headers=raw_headers)  # pyright: ignore[reportArgumentType]
+    assert response.status_code == status
+    error = response.json()["error"]
+    assert (error["code"], error["param"], error["type"]) == (code, param, "invalid_request_error")
+    assert API_KEY not in error["message"]
+    assert gateway.sink.events == events
+
+
+async def test_a_dead_engine_is_a_502_without_its_secrets_and_captures_no_turn(renderer: ChatRenderer) -> None:
+    gateway = assemble(renderer, BrokenEngine())
+    response = await gateway.chat(HI, session="s")
+    assert (response.status_code, response.json()["error"]["code"]) == (502, "engine_error")
+    assert "10.0.0.7" not in response.text
+    assert gateway.sink.events == []
+    assert gateway.room.in_flight == 0
+    health = await gateway.client.get("/healthz")
+    assert (health.status_code, health.json()) == (503, {"accepting": False, "version": None, "queue": 0})
+
+
+async def test_past_the_bounds_of_the_waiting_room_is_a_503_with_retry_after(
+    renderer: ChatRenderer, engine: LocalEngine
+) -> None:
+    gateway = assemble(renderer, engine, hold_max_s=0.01)
+    gateway.room.pause()
+    response = await gateway.chat(HI, session="s")
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "overloaded")
+    assert int(response.headers["retry-after"]) > 0
+    assert gateway.sink.events == []
+
+
+async def test_health_needs_no_key_and_tells_pause_version_and_queue(gateway: Gateway) -> None:
+    bare = {"Authorization": ""}
+    assert (await gateway.client.get("/healthz", headers=bare)).json() == {"accepting": True, "version": 3, "queue": 0}
+    gateway.room.pause()
+    assert (await gateway.client.get("/healthz", headers=bare)).json() == {"accepting": False, "version": 3, "queue": 0}
+
+
+async def test_models_lists_the_served_model_to_key_holders(gateway: Gateway) -> None:
+    listing = (await gateway.client.get("/v1/models")).json()
+    assert [model["id"] for model in listing["data"]] == [MODEL]
+    assert (await gateway.client.get("/v1/models", headers={"Authorization": "Bearer no"})).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"", {}, 200),
+        (b'{"message": null}', {}, 200),
+        (b'{"message": {"role": "system", "content": "x"}}', {}, 400),
+        (b"{", {}, 400),
+        (b"", {"Authorization": "Bearer no"}, 401),
+    ],
+)
+async def test_closing_an_unknown_session_is_fine_but_not_a_wrong_body_or_key(
+    gateway: Gateway, body: bytes, headers: dict[str, str], status: int
+) -> None:
+    response = await gateway.client.post("/v1/sessions/unknown/close", content=body, headers=headers)
+    assert response.status_code == status
+    if status == 200:
+        assert response.json()["last_turn"] is None
+    assert gateway.sink.events == []
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/completions", 404), ("GET", "/v1/chat/completions", 405)])
+async def test_an_unknown_route_is_an_openai_error_too(gateway: Gateway, method: str, path: str, status: int) -> None:
+    response = await gateway.client.request(method, path)
+    assert response.status_code == status
+    assert path in response.json()["error"]["message"]
+
+
+async def test_a_sink_that_fails_is_a_500_and_leaves_no_request_in_flight(
+    renderer: ChatRenderer, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = assemble(renderer, engine)
+
+    def full(turn: Any) -> None:
+        raise OSError("No space left on device: /runs/x/ledger.sqlite")
+
+    monkeypatch.setattr(gateway.sink, "turn", full)
+    response = await gateway.chat(HI, session="s")
+    assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
+    assert "ledger" not in response.text
+    assert gateway.room.in_flight == 0
+
+
+async def test_neither_prompts_nor_answers_are_logged_above_debug(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+    await gateway.chat([user("Tom has a secret.")], session="s")
+    await gateway.chat([{"role": "secret", "content": "secret"}], session="s")
+    (turn,) = gateway.sink.turns
+    logged = [line for line in capsys.readouterr().out.splitlines() if "debug" not in line]
+    assert any("chat_answered" in line for line in logged)
+    assert any("request_refused" in line for line in logged)
+    assert not any("secret" in line or turn.answer in line for line in logged)
+
+
+async def test_idle_sessions_are_swept_while_the_app_lives(renderer: ChatRenderer, engine: LocalEngine) -> None:
+    gateway = assemble(renderer, engine, tiny_config(gateway__session_idle_s=0.02))
+    async with gateway.app.router.lifespan_context(gateway.app):
+        await gateway.chat(HI, session="s")
+        for _ in range(200):
+            if gateway.sink.states:
+                break
+            await asyncio.sleep(0.01)
+    (turn,) = gateway.sink.turns
+    assert gateway.sink.states == {turn.turn_id: None}
+
+
+async def test_turns_from_before_a_restart_still_get_their_reaction(renderer: ChatRenderer, engine: LocalEngine) -> None:
+    before = assemble(renderer, engine)
+    answer = (await before.chat(HI, session="s")).json()["choices"][0]["message"]["content"]
+    (turn,) = before.sink.turns
+    after = assemble(renderer, engine, pending=[turn])
+    await after.chat([*HI, assistant(answer), user("Still there?")], session="s")
+    assert after.sink.states == {turn.turn_id: NextState("user", "Still there?")}
+    assert [turn.index for turn in after.sink.turns] == [1]
