@@ -14,7 +14,6 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from flows.local_prefect import HOME, LocalPrefect, stop_prefect
@@ -182,10 +181,8 @@ def _tell_end(flow_run: FlowRun, watch: Watch, prefect: LocalPrefect) -> None:
     summary = read_summary(watch.run)
     page = f"{prefect.ui}/runs/flow-run/{flow_run.id}"
     if flow_run.state is not None and flow_run.state.is_completed() and summary is not None:
-        table = Table.grid(padding=(0, 2))
         for what, value in [*summary_rows(summary), ("UI", f"{page} (until make stop)")]:
-            table.add_row(Text(what, "bold"), Text(value))
-        console.print(table)
+            console.print(Text(f"{what:<20}", "bold"), value, markup=False, soft_wrap=True)
         return
     console.print(f"run {watch.run.run_id} ended {flow_run.state_name}", style="red")
     console.print(watch.failure(), markup=False, soft_wrap=True)

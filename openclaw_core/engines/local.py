@@ -53,7 +53,11 @@ class LocalEngine:
     ) -> None:
         self._worker = ThreadPoolExecutor(1, "engine", initializer=torch.set_num_threads, initargs=(threads,))
         self._policy = self._worker.submit(Policy, Path(directory), dtype).result()
-        self._context_length = context_length or self._policy.context_length
+        self._context_length = self._policy.context_length if context_length is None else context_length
+        if self._context_length > self._policy.context_length:
+            raise EngineError(
+                f"a context of {context_length} is over the {self._policy.context_length} of the model in {directory}"
+            )
         self._max_batch = max_batch
         self._window_s = batch_window_ms / 1000
         self._version = version
@@ -114,8 +118,10 @@ class LocalEngine:
     async def _run_batches(self) -> None:
         while self._waiting:
             await self._gather()
-            batch, self._waiting = self._waiting[: self._max_batch], self._waiting[self._max_batch :]
-            await self._decode(batch)
+            wanted = [waiting for waiting in self._waiting if waiting.row.active]
+            batch, self._waiting = wanted[: self._max_batch], wanted[self._max_batch :]
+            if batch:
+                await self._decode(batch)
 
     async def _gather(self) -> None:
         """Wait until the next batch is full or no other request has come for a window."""

@@ -37,7 +37,7 @@ def create_app(deps: GatewayDeps, pending: Iterable[Turn] = ()) -> FastAPI:
     sessions = SessionBook(deps.sink, gateway.session_idle_s)
     sessions.restore(pending)
     chat = ChatService(deps, sessions)
-    app = FastAPI(title="openclaw-rl gateway", lifespan=_sweeping(sessions), docs_url=None, redoc_url=None)
+    app = FastAPI(title="openclaw-rl gateway", lifespan=_sweeping(sessions), openapi_url=None)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _server_error)
@@ -60,7 +60,7 @@ def create_app(deps: GatewayDeps, pending: Iterable[Turn] = ()) -> FastAPI:
         _check_key(request, deps.api_key)
         return JSONResponse(models_json(deps.config.model.name, started))
 
-    @app.post("/v1/sessions/{session_id}/close")
+    @app.post("/v1/sessions/{session_id:path}/close")
     async def close_session(session_id: str, request: Request) -> Response:
         _check_key(request, deps.api_key)
         message = parse_close(await _read(request, gateway.max_body_bytes))
@@ -149,4 +149,6 @@ def _tags(request: Request, body: ChatRequest) -> Tags:
     done = request.headers.get("x-session-done", "").strip().lower()
     if done not in (*_YES, *_NO):
         raise invalid(f"X-Session-Done is {done!r}; allowed are {', '.join((*_YES, *_NO[1:]))}.", "X-Session-Done")
+    if done in _YES and session_id is None:
+        raise invalid("X-Session-Done ends no session: send X-Session-Id or metadata.session_id with it.", "X-Session-Done")
     return Tags(turn_type, session_id, done in _YES)

@@ -38,7 +38,7 @@ class GatewayDeps:
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """Whose turn a request is. ``done``: the turn being answered is its session's last."""
+    """Whose turn a request is; a main turn has a session. ``done``: the turn being answered is its session's last."""
 
     turn_type: TurnType
     session_id: str | None
@@ -76,14 +76,13 @@ class ChatService:
     async def answer(self, request: ChatRequest, messages: tuple[Message, ...], tags: Tags) -> Reply:
         """Sample the answer and, for a main turn, capture it. Raises ApiError."""
         job = self._prepare(request, messages, tags)
-        if tags.turn_type is TurnType.SIDE or tags.session_id is None:
+        if tags.turn_type is TurnType.MAIN:
+            generation, answer, seconds = await self._answer_main(job, tags)
+        else:
             async with self._room.admit(TurnType.SIDE):
                 generation, answer, seconds = await self._generate(job)
-        else:
-            with self._sessions.request(tags.session_id, messages) as session:
-                async with self._room.admit(TurnType.MAIN):
-                    generation, answer, seconds = await self._generate(job)
-                    self._capture(session, job, generation, answer, seconds, last=tags.done)
+            if tags.done and tags.session_id is not None:
+                self._sessions.close(tags.session_id, None)
         log.info(
             "chat_answered",
             turn=job.turn_id,
@@ -96,6 +95,15 @@ class ChatService:
             generate_s=round(seconds, 3),
         )
         return self._reply(job, tags, generation, answer)
+
+    async def _answer_main(self, job: _Job, tags: Tags) -> tuple[Generation, Answer, float]:
+        """The reaction that the request brings is delivered before it waits; its turn is captured before it leaves."""
+        assert tags.session_id is not None
+        with self._sessions.request(tags.session_id, job.messages) as session:
+            async with self._room.admit(TurnType.MAIN):
+                generation, answer, seconds = await self._generate(job)
+                self._capture(session, job, generation, answer, seconds, last=tags.done)
+        return generation, answer, seconds
 
     def _prepare(self, request: ChatRequest, messages: tuple[Message, ...], tags: Tags) -> _Job:
         if request.model != self._model:

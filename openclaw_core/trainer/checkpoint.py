@@ -121,9 +121,16 @@ def _write_files(transforms: list[Any], _rank: int, buckets: list[Any], results:
         write(transforms, index, bucket, answer, running, use_fsync=True)
         _, result = answer.get()
         if isinstance(result, Exception):
-            raise result
+            raise _first_cause(result)
         written[index] = result
     results.put(written)
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """torch's zip writer answers a full disk with an error of its own, raised while it handles the OSError."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 def _state(gpt: GPTModel, optimizer: Any, *, training: bool, loading: bool) -> dict[str, Any]:

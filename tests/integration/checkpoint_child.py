@@ -51,7 +51,7 @@ def main(request_file: str, rank: str, world_size: str, port: str) -> None:
 class Trainee:
     """A model in DDP with megatron's Adam, trained on random ids drawn from the global random stream."""
 
-    def __init__(self, spec, hf: Path, dtype: str, load_hf_weights: bool) -> None:
+    def __init__(self, spec, hf: Path, dtype: Any, load_hf_weights: bool) -> None:
         from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
         from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
         from megatron.core.transformer.module import Float16Module
@@ -72,7 +72,7 @@ class Trainee:
         settings = OptimizerConfig(
             optimizer="adam", lr=1e-3, weight_decay=0.1, clip_grad=1.0, bf16=bf16, params_dtype=TORCH_DTYPES[dtype]
         )
-        self.optimizer = get_megatron_optimizer(settings, [self.model])
+        self.optimizer: Any = get_megatron_optimizer(settings, [self.model])
         self.vocab_size = spec.vocab_size
 
     def step(self) -> float:

@@ -43,8 +43,7 @@ def main(hf: str, checkpoint: str, request_file: str, out: str, rank: str, world
 
 
 def whole_gradients(gpt, spec, sequence_parallel: bool) -> dict[str, torch.Tensor]:
-    """Gradients under HF names. What megatron's finalize_model_grads does by name is done here: norms see a part of the heads or of
-    the tokens on each rank."""
+    """Under HF names; gradients of norms, which see a part of heads or tokens, are summed as finalize_model_grads does."""
     from megatron.core import parallel_state
 
     from openclaw_core.weights.names import to_hf

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from openclaw_core.trainer.retention import latest, read_info, step_directory
 from openclaw_core.weights.checksum import checksum_directory
@@ -14,6 +16,7 @@ from openclaw_core.weights.convert import convert_checkpoint
 from openclaw_core.weights.errors import WeightsError
 from openclaw_core.weights.export import export_checkpoint
 from tests.children import run_ranks
+from tests.models import CHAT_TEMPLATE
 
 
 def train(scratch: Path, hf: Path, dtype: str, **changes: Any) -> dict[str, Any]:
@@ -32,11 +35,18 @@ def train(scratch: Path, hf: Path, dtype: str, **changes: Any) -> dict[str, Any]
     return json.loads(run_ranks("tests.integration.checkpoint_child", [file])[0])
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_training_resumes_bit_for_bit(tmp_path: Path, tiny_qwen3_dir: Path, dtype: str) -> None:
-    checkpoint = step_directory(tmp_path / "checkpoints", 2)
-    straight = train(tmp_path, tiny_qwen3_dir, dtype, steps=2, save=checkpoint, more=2)
-    resumed = train(tmp_path, tiny_qwen3_dir, dtype, load=checkpoint, more=2)
+@pytest.fixture(scope="module", params=["bf16", "fp32"])
+def straight(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_qwen3_dir: Path) -> dict[str, Any]:
+    """Two steps, a checkpoint, two more steps in one process."""
+    scratch = tmp_path_factory.mktemp("straight")
+    checkpoint = step_directory(scratch / "checkpoints", 2)
+    result = train(scratch, tiny_qwen3_dir, request.param, steps=2, save=checkpoint, more=2)
+    return result | {"dtype": request.param, "checkpoint": checkpoint}
+
+
+def test_training_resumes_bit_for_bit(straight: dict[str, Any], tmp_path: Path, tiny_qwen3_dir: Path) -> None:
+    checkpoint = straight["checkpoint"]
+    resumed = train(tmp_path, tiny_qwen3_dir, straight["dtype"], load=checkpoint, more=2)
 
     assert latest(checkpoint.parent) == checkpoint
     assert resumed["meta"] == {"step": 2}
@@ -44,14 +54,23 @@ def test_training_resumes_bit_for_bit(tmp_path: Path, tiny_qwen3_dir: Path, dtyp
     assert resumed["state"] == straight["state"]
 
 
-def test_weights_alone_do_not_resume_the_optimiser(tmp_path: Path, tiny_llama_dir: Path) -> None:
+def test_weights_alone_do_not_resume_the_optimiser(straight: dict[str, Any], tmp_path: Path, tiny_qwen3_dir: Path) -> None:
     """The comparison above can fail: without moments and random streams training goes another way."""
-    checkpoint = tmp_path / "step_000002"
-    straight = train(tmp_path, tiny_llama_dir, "bf16", steps=2, save=checkpoint, more=2)
-    resumed = train(tmp_path, tiny_llama_dir, "bf16", load=checkpoint, optimizer=False, more=2)
+    resumed = train(tmp_path, tiny_qwen3_dir, straight["dtype"], load=straight["checkpoint"], optimizer=False, more=2)
 
     assert resumed["losses"] != straight["losses"][2:]
     assert resumed["state"] != straight["state"]
+
+
+def test_a_training_checkpoint_is_exported_for_transformers(
+    straight: dict[str, Any], tmp_path: Path, tiny_qwen3_dir: Path
+) -> None:
+    result = export_checkpoint(straight["checkpoint"], tiny_qwen3_dir, tmp_path / "export", print)
+
+    assert result.checksum != checksum_directory(tiny_qwen3_dir)
+    exported = AutoModelForCausalLM.from_pretrained(result.path)
+    assert exported.dtype == {"bf16": torch.bfloat16, "fp32": torch.float32}[straight["dtype"]]
+    assert AutoTokenizer.from_pretrained(result.path).chat_template == CHAT_TEMPLATE
 
 
 def test_a_checkpoint_before_the_first_step_has_no_optimiser_and_resumes(tmp_path: Path, tiny_llama_dir: Path) -> None:
@@ -73,16 +92,8 @@ def test_a_failed_write_leaves_no_checkpoint_and_names_path_and_space(tmp_path: 
     assert list(root.iterdir()) == []
 
 
-def test_a_checkpoint_is_never_overwritten(tmp_path: Path, tiny_llama_dir: Path) -> None:
-    result = train(tmp_path, tiny_llama_dir, "bf16", steps=1, save=tmp_path)
-
-    assert "exists" in result["error"]
-
-
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_weights_return_from_torch_dist_bit_for_bit(tmp_path: Path, dtype: str, tiny_qwen3_dir: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
+def test_weights_return_from_torch_dist_bit_for_bit(tmp_path: Path, dtype: Any, tiny_qwen3_dir: Path) -> None:
     hf, torch_dist, export = tmp_path / "hf", tmp_path / "torch_dist", tmp_path / "export"
     model = AutoModelForCausalLM.from_pretrained(tiny_qwen3_dir, dtype={"bf16": "bfloat16", "fp32": "float32"}[dtype])
     model.save_pretrained(hf)

@@ -183,10 +183,13 @@ async def test_a_cancelled_request_gives_its_place_up(
     wanted = asyncio.create_task(engine.generate(request(PROMPTS[1], new=40, stop=())))
     while not rows:
         await asyncio.sleep(0.001)
+    late = asyncio.create_task(engine.generate(request(PROMPTS[3], new=50, stop=())))
+    await asyncio.sleep(0)
+    late.cancel()
     unwanted.cancel()
     assert len((await wanted).token_ids) == 40
     assert (await engine.generate(request(PROMPTS[2], new=3, stop=()))).finish_reason is FinishReason.LENGTH
-    assert len(rows) < 60
+    assert len(rows) < 60  # neither the 1,000 tokens nor the 50 were sampled
 
 
 @pytest.mark.parametrize(
@@ -308,6 +311,11 @@ def test_weights_travel_as_arrays_bit_for_bit(llama: Path) -> None:
 def test_an_unknown_dtype_is_refused(llama: Path) -> None:
     with pytest.raises(EngineError, match="'int4' is not one of bf16, fp32"):
         LocalEngine(llama, dtype="int4")
+
+
+def test_a_context_beyond_the_models_is_refused(llama: Path) -> None:
+    with pytest.raises(EngineError, match="a context of 4096 is over the 2048 of the model in"):
+        LocalEngine(llama, context_length=4096)
 
 
 @pytest.mark.model

@@ -71,7 +71,7 @@ def test_smollm2_agrees_with_transformers_on_texts_of_up_to_512_tokens(smollm2: 
     chat = [{"role": "user", "content": models.TEXT[:600]}, {"role": "assistant", "content": models.TEXT * 2}]
     texts = [tokenizer.apply_chat_template(chat, tokenize=False), models.TEXT[:1000]]
     rows = [torch.tensor(tokenizer(text).input_ids[:512]) for text in texts]
-    assert [len(row) for row in rows][0] == 512
+    assert len(rows[0]) == 512
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id)
     expected = by_transformers(smollm2, ids, gradients=False)
     result = by_megatron(smollm2, ids, False, tmp_path)

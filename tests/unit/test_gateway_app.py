@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -166,6 +167,21 @@ async def test_session_done_settles_the_answered_turn(gateway: Gateway, done: st
     assert gateway.sink.states == {turn.turn_id: None}
 
 
+async def test_session_done_on_a_side_turn_ends_the_session(gateway: Gateway) -> None:
+    await gateway.chat(HI, session="s")
+    await gateway.chat(HI, session="s", headers={"X-Turn-Type": "side", "X-Session-Done": "1"})
+    (turn,) = gateway.sink.turns
+    assert gateway.sink.states == {turn.turn_id: None}
+
+
+@pytest.mark.parametrize("session", ["agent:main:7", "a/b/close", "a b"])
+async def test_any_session_id_can_be_closed(gateway: Gateway, session: str) -> None:
+    await gateway.chat(HI, session=session)
+    closed = await gateway.client.post(f"/v1/sessions/{quote(session, safe='')}/close")
+    (turn,) = gateway.sink.turns
+    assert closed.json() == {"object": "session", "id": session, "closed": True, "last_turn": turn.turn_id}
+
+
 @pytest.mark.parametrize(
     ("headers", "body", "captured"),
     [
@@ -228,6 +244,7 @@ ERRORS: list[tuple[dict[str, Any], dict[str, str], int, str | None, str | None]]
     ({}, {"X-Turn-Type": "middle"}, 400, "invalid_value", "X-Turn-Type"),
     ({}, {"X-Session-Done": "maybe"}, 400, "invalid_value", "X-Session-Done"),
     ({}, {"X-Turn-Type": "main", "X-Session-Id": ""}, 400, "invalid_value", "X-Session-Id"),
+    ({}, {"X-Session-Done": "1", "X-Session-Id": ""}, 400, "invalid_value", "X-Session-Done"),
     ({}, {"Authorization": "Bearer wrong"}, 401, "invalid_api_key", None),
     ({}, {"Authorization": ""}, 401, "invalid_api_key", None),
     ({}, {"Authorization": f"Basic {API_KEY}"}, 401, "invalid_api_key", None),
