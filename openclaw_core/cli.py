@@ -107,7 +107,8 @@ def status(run: RunName, runs: RunsRoot = Path("runs"), as_json: Annotated[bool,
     batch = now.batch
     typer.echo(f"{now.run_id}: {now.state}, step {now.step} of {now.steps} done, version {now.version}")
     typer.echo(
-        f"phase {now.phase or 'none'}; batch {batch.ready}/{batch.size}, {batch.in_flight} in flight, {batch.judging} at the judge"
+        f"phase {now.phase or 'none'}; batch {batch.ready}/{batch.size}, {batch.in_flight} in flight, "
+        f"{batch.judging} at the judge"
     )
     if now.error:
         typer.echo(f"last error: {now.error}")

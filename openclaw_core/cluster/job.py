@@ -51,7 +51,7 @@ class ServiceJob:
         environment = {"env_vars": {"OMP_WAIT_POLICY": "passive", "PYTHONUNBUFFERED": "1"}}
         return self._ask(
             lambda: self._client.submit_job(
-                entrypoint=shlex.join(command), submission_id=f"{self.run.run_id}-{attempt}", runtime_env=environment
+                entrypoint=f"exec {shlex.join(command)}", submission_id=f"{self.run.run_id}-{attempt}", runtime_env=environment
             )
         )
 

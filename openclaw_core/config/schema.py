@@ -27,26 +27,26 @@ class ModelConfig(Section):
     )
     context_length: int = Field(ge=16, description="Prompt plus answer, in tokens; longer requests get a 400.")
     dtype: Literal["bf16", "fp32"] = Field(
-        "bf16", description="bf16: bf16 parameters with fp32 masters. fp32: for exactness tests."
+        default="bf16", description="bf16: bf16 parameters with fp32 masters. fp32: for exactness tests."
     )
 
 
 class PathsConfig(Section):
     """Where files go; relative paths are below the directory the command is run in."""
 
-    runs: Path = Field(Path("runs"), description="One directory per run.")
-    models: Path = Field(Path("models"), description="Downloaded and converted models, reused between runs.")
+    runs: Path = Field(default=Path("runs"), description="One directory per run.")
+    models: Path = Field(default=Path("models"), description="Downloaded and converted models, reused between runs.")
 
 
 class PortsConfig(Section):
     """Every port that a run opens, all on loopback. 0 is not allowed: other processes must know them."""
 
-    gateway: int = Field(30000, ge=1, le=65535, description="The OpenAI-compatible endpoint.")
-    control: int = Field(30001, ge=1, le=65535, description="The control API of the training service.")
-    prefect: int = Field(4200, ge=1, le=65535, description="Prefect server and UI (make run).")
-    ray_gcs: int = Field(6379, ge=1, le=65535, description="Ray head.")
-    ray_dashboard: int = Field(8265, ge=1, le=65535, description="Ray dashboard and job API.")
-    ray_client: int = Field(10001, ge=1, le=65535, description="Ray client server.")
+    gateway: int = Field(default=30000, ge=1, le=65535, description="The OpenAI-compatible endpoint.")
+    control: int = Field(default=30001, ge=1, le=65535, description="The control API of the training service.")
+    prefect: int = Field(default=4200, ge=1, le=65535, description="Prefect server and UI (make run).")
+    ray_gcs: int = Field(default=6379, ge=1, le=65535, description="Ray head.")
+    ray_dashboard: int = Field(default=8265, ge=1, le=65535, description="Ray dashboard and job API.")
+    ray_client: int = Field(default=10001, ge=1, le=65535, description="Ray client server.")
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -63,20 +63,20 @@ class HostConfig(Section):
 
     name: str
     roles: tuple[Literal["local", "train", "rollout", "prm", "teacher"], ...]
-    npus: int = Field(0, ge=0, le=16)
+    npus: int = Field(default=0, ge=0, le=16)
 
 
 class ClusterConfig(Section):
     """The hosts of a run. Without containers everything runs on this machine."""
 
-    containers: bool = Field(False, description="Run Ray in Docker containers of the project's image.")
-    image: str | None = Field(None, description="Image name and tag; needed with containers.")
+    containers: bool = Field(default=False, description="Run Ray in Docker containers of the project's image.")
+    image: str | None = Field(default=None, description="Image name and tag; needed with containers.")
     hosts: tuple[HostConfig, ...] = Field(min_length=1)
     start_deadline_s: float = Field(
-        300, gt=0, description="How long the training service may take to answer after a first start."
+        default=300, gt=0, description="How long the training service may take to answer after a first start."
     )
-    silence_s: float = Field(60, gt=0, description="How long the training service may be silent before it is started again.")
-    ray_object_store_mb: int = Field(1500, ge=100, description="Shared memory of Ray's object store on each host.")
+    silence_s: float = Field(default=60, gt=0, description="Silence of the training service after which it is started again.")
+    ray_object_store_mb: int = Field(default=1500, ge=100, description="Shared memory of Ray's object store on each host.")
 
     @property
     def npus(self) -> int:
@@ -87,46 +87,49 @@ class ClusterConfig(Section):
 class RolloutConfig(Section):
     """How answers are sampled and collected into batches."""
 
-    batch_size: int = Field(16, ge=1, description="Samples with a signal per step (ALGORITHM: N).")
-    max_response_tokens: int = Field(64, ge=1)
-    temperature: float = Field(0.7, gt=0, le=2, description="Pinned on main turns; 0 is not trainable.")
-    repetition_penalty: float = Field(1.0, ge=1, le=2)
-    sampling: Literal["pin", "honour"] = Field("pin", description="pin: main turns use exactly the values above.")
+    batch_size: int = Field(default=16, ge=1, description="Samples with a signal per step (ALGORITHM: N).")
+    max_response_tokens: int = Field(default=64, ge=1)
+    temperature: float = Field(default=0.7, gt=0, le=2, description="Pinned on main turns; 0 is not trainable.")
+    repetition_penalty: float = Field(default=1.0, ge=1, le=2)
+    sampling: Literal["pin", "honour"] = Field(default="pin", description="pin: main turns use exactly the values above.")
     max_staleness: int = Field(
-        0, ge=0, le=8, description="Lag in versions that is still trained. 0: the feeder is held from batch-full to publish."
+        default=0,
+        ge=0,
+        le=8,
+        description="Lag in versions that is still trained. 0: the feeder waits from batch-full to publish.",
     )
     truncated: Literal["keep", "keep_opd", "mask", "negative"] = Field(
-        "keep",
+        default="keep",
         description="Answers that hit the length limit. keep: judged as usual, no OPD. keep_opd: as any other, for limits that "
         "nearly every answer hits. mask: not trained on. negative: reward -1.",
     )
     collect_deadline_s: float = Field(
-        900, gt=0, description="A collection that takes longer fails the step, saying what it waited for."
+        default=900, gt=0, description="A collection that takes longer fails the step, saying what it waited for."
     )
-    hold_max_s: float = Field(600, gt=0, description="How long a request may wait in the gateway while the feeder is held.")
-    hold_max_requests: int = Field(1024, ge=1)
+    hold_max_s: float = Field(default=600, gt=0, description="How long a request may wait in the gateway.")
+    hold_max_requests: int = Field(default=1024, ge=1)
 
 
 class LossConfig(Section):
     """The hybrid loss, with the names of ALGORITHM.md."""
 
-    w_rl: float = Field(1.0, ge=0)
-    w_opd: float = Field(1.0, ge=0)
-    kl_coef: float = Field(0.01, ge=0, description="0: no reference pass is run.")
-    entropy_coef: float = Field(0.0, ge=0)
-    topk: int = Field(4, ge=1, le=128, description="K")
-    adv_diff_clip: float = Field(1.0, description="C; 0 or less: no clip.")
-    eps_lo: float = Field(0.2, gt=0, lt=1)
-    eps_hi: float = Field(0.28, gt=0)
-    tis_clip: float = Field(2.0, ge=0, description="C_tis; 0: no engine-trainer weight.")
-    max_logprob_diff: float = Field(1.0, gt=0, description="Mean |ell_old - log mu| above which a sample is masked.")
-    max_candidates: int = Field(3, ge=1, description="Hints kept per sample.")
+    w_rl: float = Field(default=1.0, ge=0)
+    w_opd: float = Field(default=1.0, ge=0)
+    kl_coef: float = Field(default=0.01, ge=0, description="0: no reference pass is run.")
+    entropy_coef: float = Field(default=0.0, ge=0)
+    topk: int = Field(default=4, ge=1, le=128, description="K")
+    adv_diff_clip: float = Field(default=1.0, description="C; 0 or less: no clip.")
+    eps_lo: float = Field(default=0.2, gt=0, lt=1)
+    eps_hi: float = Field(default=0.28, gt=0)
+    tis_clip: float = Field(default=2.0, ge=0, description="C_tis; 0: no engine-trainer weight.")
+    max_logprob_diff: float = Field(default=1.0, gt=0, description="Mean |ell_old - log mu| above which a sample is masked.")
+    max_candidates: int = Field(default=3, ge=1, description="Hints kept per sample.")
     hint_selection: Literal["shortest", "token_optimal", "sequence_optimal", "random"] = "sequence_optimal"
     subset_mode: Literal["student", "teacher", "overlap"] = "student"
     opd_center: bool = False
     advantage_baseline: Literal["none"] = "none"
     shaped_turns: Literal["corrected", "opd_only", "plain"] = "corrected"
-    head_chunk: int = Field(256, ge=1, description="Response positions per chunk of the output head.")
+    head_chunk: int = Field(default=256, ge=1, description="Response positions per chunk of the output head.")
 
 
 class OptimizerConfig(Section):
@@ -134,82 +137,82 @@ class OptimizerConfig(Section):
 
     lr: float = Field(gt=0)
     betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.1, ge=0)
-    clip_grad: float = Field(1.0, gt=0)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.1, ge=0)
+    clip_grad: float = Field(default=1.0, gt=0)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = Field(0, ge=0)
+    warmup_steps: int = Field(default=0, ge=0)
 
 
 class TrainConfig(Section):
     """The trainer and the length of the run."""
 
     steps: int = Field(ge=1, description="Rollout steps of the run.")
-    seed: int = Field(1, ge=0)
-    micro_batch_size: int = Field(4, ge=1)
-    tensor_parallel: int = Field(1, ge=1)
-    data_parallel: int = Field(1, ge=1)
-    threads: int = Field(2, ge=1, description="CPU threads per trainer rank.")
-    save_interval: int = Field(5, ge=1, description="Steps between checkpoints.")
-    keep_last: int = Field(2, ge=1, description="Checkpoints kept.")
-    max_consecutive_skips: int = Field(3, ge=1, description="Non-finite steps in a row that fail the run.")
-    parity_probe: int = Field(2, ge=0, description="Samples per step whose log-probs the engine recomputes.")
+    seed: int = Field(default=1, ge=0)
+    micro_batch_size: int = Field(default=4, ge=1)
+    tensor_parallel: int = Field(default=1, ge=1)
+    data_parallel: int = Field(default=1, ge=1)
+    threads: int = Field(default=2, ge=1, description="CPU threads per trainer rank.")
+    save_interval: int = Field(default=5, ge=1, description="Steps between checkpoints.")
+    keep_last: int = Field(default=2, ge=1, description="Checkpoints kept.")
+    max_consecutive_skips: int = Field(default=3, ge=1, description="Non-finite steps in a row that fail the run.")
+    parity_probe: int = Field(default=2, ge=0, description="Samples per step whose log-probs the engine recomputes.")
     start_from: str | None = Field(
-        None, description="<run>[/step]: start from another run's checkpoint instead of the base model."
+        default=None, description="<run>[/step]: start from another run's checkpoint instead of the base model."
     )
-    deadline_s: float = Field(1800, gt=0, description="Deadline of one call to the trainer.")
+    deadline_s: float = Field(default=1800, gt=0, description="Deadline of one call to the trainer.")
 
 
 class EngineConfig(Section):
     """The inference engine."""
 
     backend: Literal["local", "sglang"] = "local"
-    count: int = Field(1, ge=1)
+    count: int = Field(default=1, ge=1)
     dtype: Literal["bf16", "fp32"] = "bf16"
-    threads: int = Field(2, ge=1)
-    max_batch: int = Field(48, ge=1, description="Requests decoded together.")
-    batch_window_ms: int = Field(50, ge=0, description="How long the first request of a batch waits for others.")
-    deadline_s: float = Field(600, gt=0, description="Deadline of one request to the engine, queueing included.")
+    threads: int = Field(default=2, ge=1)
+    max_batch: int = Field(default=48, ge=1, description="Requests decoded together.")
+    batch_window_ms: int = Field(default=50, ge=0, description="How long the first request of a batch waits for others.")
+    deadline_s: float = Field(default=600, gt=0, description="Deadline of one request to the engine, queueing included.")
 
 
 class JudgeConfig(Section):
     """Who judges the turns."""
 
     client: Literal["scripted", "openai", "sglang"] = "scripted"
-    votes: int = Field(3, ge=1, le=15, description="M")
-    hint_label: str = Field("", description="Put before a hint; empty where the model does better without (MODELS_AND_DATA).")
-    min_hint_chars: int = Field(11, ge=1, description="Shorter hints are not accepted.")
-    deadline_s: float = Field(60, gt=0, description="Deadline of one vote.")
-    retries: int = Field(3, ge=0)
+    votes: int = Field(default=3, ge=1, le=15, description="M")
+    hint_label: str = Field(default="", description="Put before a hint; empty where the model does better without.")
+    min_hint_chars: int = Field(default=11, ge=1, description="Shorter hints are not accepted.")
+    deadline_s: float = Field(default=60, gt=0, description="Deadline of one vote.")
+    retries: int = Field(default=3, ge=0)
 
 
 class FeederConfig(Section):
     """The simulated people."""
 
     personas: tuple[str, ...] = ("student", "ta", "teacher")
-    persona_set: str = Field("local", description="Directory under openclaw_core/feeder/personas with the persona files.")
-    problems: str = Field("gsm_symbolic", description="Problem source.")
-    max_question_chars: int = Field(165, ge=20)
-    sessions_in_flight: int = Field(16, ge=1)
-    max_turns: int = Field(2, ge=1)
-    quote_words: int = Field(20, ge=1, description="Words of the previous person's result that the next one quotes.")
-    seed: int = Field(1, ge=0)
+    persona_set: str = Field(default="local", description="Directory of persona files under openclaw_core/feeder/personas.")
+    problems: str = Field(default="gsm_symbolic", description="gsm_symbolic, or file:///<problems>.jsonl in the form of GSM8K.")
+    max_question_chars: int = Field(default=165, ge=20)
+    sessions_in_flight: int = Field(default=16, ge=1)
+    max_turns: int = Field(default=2, ge=1)
+    quote_words: int = Field(default=20, ge=1, description="Words of the previous person's result that the next one quotes.")
+    seed: int = Field(default=1, ge=0)
 
 
 class EvaluationConfig(Section):
     """Held-out problems, asked at version 0 and at the end."""
 
-    problems: int = Field(64, ge=1)
-    seed: int = Field(7, ge=0)
-    concurrency: int = Field(48, ge=1)
+    problems: int = Field(default=64, ge=1)
+    seed: int = Field(default=7, ge=0)
+    concurrency: int = Field(default=48, ge=1)
 
 
 class GatewayConfig(Section):
     """The OpenAI endpoint."""
 
     host: str = "127.0.0.1"
-    session_idle_s: float = Field(900, gt=0)
-    max_body_bytes: int = Field(4_000_000, ge=1000)
+    session_idle_s: float = Field(default=900, gt=0)
+    max_body_bytes: int = Field(default=4_000_000, ge=1000)
 
 
 class RunConfig(Section):
@@ -217,8 +220,8 @@ class RunConfig(Section):
 
     preset: str
     model: ModelConfig
-    paths: PathsConfig = PathsConfig()
-    ports: PortsConfig = PortsConfig()  # pyright: ignore[reportCallIssue]
+    paths: PathsConfig = Field(default_factory=PathsConfig)
+    ports: PortsConfig = Field(default_factory=PortsConfig)
     cluster: ClusterConfig
     rollout: RolloutConfig
     loss: LossConfig

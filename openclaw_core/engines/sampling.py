@@ -75,7 +75,7 @@ def cut_off(weights: Float[Tensor, " v"], sampling: Sampling) -> None:
 def _draw(weights: Float[Tensor, "b v"], generators: Sequence[torch.Generator]) -> Int[Tensor, " b"]:
     """One index a row with probability in proportion to its weight: one random number a row, through the inverse CDF.
 
-    In float64: in float32 the sum over a large vocabulary would be off by more than its rarest tokens.
+    In float64: near 1 the steps of float32 are 6e-8, and rarer tokens would never be drawn.
     """
     cdf = weights.cumsum(dim=-1, dtype=torch.float64)
     uniform = torch.cat([torch.rand(1, generator=generator, dtype=torch.float64) for generator in generators])

@@ -10,7 +10,7 @@ from openclaw_core.gateway.errors import context_overflow
 from openclaw_core.gateway.schema import ChatRequest
 from openclaw_core.types import Sampling, TurnType
 
-_CLIENT = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "seed")
+_CLIENT = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "seed"}
 """Fields that a request and Sampling have in common; a client's value goes before the preset's where nothing is pinned."""
 
 
@@ -45,9 +45,7 @@ class SamplingPolicy:
             raise context_overflow(context_length, prompt_tokens, answer)
         stop = tuple(request.stop or ())
         preset: dict[str, Any] = {"temperature": self.temperature, "repetition_penalty": self.repetition_penalty}
-        client = (
-            {} if self.pins(turn_type) else {name: value for name in _CLIENT if (value := getattr(request, name)) is not None}
-        )
+        client = {} if self.pins(turn_type) else request.model_dump(include=_CLIENT, exclude_none=True)
         return Sampling(**(preset | client), max_new_tokens=answer, stop=stop)
 
     def describe(self, sampling: Sampling, turn_type: TurnType) -> str:

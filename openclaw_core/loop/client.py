@@ -81,7 +81,8 @@ class ControlClient:
     @classmethod
     def of(cls, run: RunDir, config: RunConfig) -> Self:
         """The client of a run on this machine."""
-        return cls(f"http://127.0.0.1:{config.ports.control}", run.secrets().control_token)
+        url = f"http://127.0.0.1:{config.ports.control}"
+        return cls(url, run.secrets().control_token, silence_s=config.cluster.silence_s)
 
     def __enter__(self) -> Self:
         return self

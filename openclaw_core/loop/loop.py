@@ -65,7 +65,7 @@ class Loop:
         return self.config.rollout.batch_size if self.holding else self.intake.judging + self.intake.ready
 
     async def restore(self) -> None:
-        """Start model or newest checkpoint k, then steps k+1..n again from the ledger, then publish (ARCHITECTURE, decision 6)."""
+        """Newest checkpoint k, or the start model; steps k+1..n again from the ledger; publish (ARCHITECTURE, decision 6)."""
         step, self.version = await self.trainer.load(self.run.checkpoints)
         for record in self.ledger.steps():
             if record.step > step and record.state in (StepState.TRAINED, StepState.PUBLISHED, StepState.REPORTED):
@@ -123,7 +123,7 @@ class Loop:
             if result.consecutive_skips > self.config.train.max_consecutive_skips:
                 raise LoopError(
                     f"step {step}: the gradient was not finite {result.consecutive_skips} times in a row, more than "
-                    f"train.max_consecutive_skips allows; last in samples {', '.join(result.bad_samples) or 'of every micro-batch'}"
+                    f"train.max_consecutive_skips allows; last in samples {', '.join(result.bad_samples)}"
                 )
         record = self._record(step)
         return {"version": record.version, "skipped": record.state is StepState.SKIPPED, **_picked(record.metrics, "train/")}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gguf import MODEL_ARCH, GGUFReader, dequantize, get_tensor_name_map
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -31,11 +32,17 @@ def convert_gguf(gguf: Path, directory: Path) -> None:
     Raises:
         SourceError: the file is no whole GGUF, or holds a model that is not supported.
     """
-    architecture, packed = _read(gguf)
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-    config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    architecture, head_dim, packed = _read(gguf)
+    try:
+        config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    except (*_UNREADABLE, OSError) as error:
+        raise SourceError(f"{gguf.name}: configuration or tokenizer cannot be read ({error}); fetch it again") from error
     config.architectures = [_ARCHITECTURES[architecture]]
+    if head_dim is not None:  # transformers takes its default for some families
+        config.head_dim = head_dim
     config.tie_word_embeddings = "output.weight" not in packed
     # GGUF stores it as float32: 9.9999997e-06 was 1e-05.
     config.rms_norm_eps = float(f"{config.rms_norm_eps:.6g}")
@@ -48,28 +55,29 @@ def convert_gguf(gguf: Path, directory: Path) -> None:
     save_file(weights, directory / WEIGHTS, metadata={"format": "pt"})
     config.save_pretrained(directory)
     GenerationConfig.from_model_config(config).save_pretrained(directory)
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
 
 
-def _read(gguf: Path) -> tuple[str, Mapping[str, Any]]:
-    """The architecture and the packed tensors by GGUF name."""
-    from gguf import GGUFReader
-
+def _read(gguf: Path) -> tuple[str, int | None, Mapping[str, Any]]:
+    """The architecture, the head dimension where it is noted, and the packed tensors by GGUF name."""
     try:
         reader = GGUFReader(gguf)
-        field = reader.get_field("general.architecture")
-        architecture = field.contents() if field else None
+        architecture = _field(reader, "general.architecture")
+        head_dim = _field(reader, f"{architecture}.attention.key_length")
     except _UNREADABLE as error:
         raise SourceError(f"{gguf.name} is not a whole GGUF file ({error}); fetch it again") from error
     if architecture not in _ARCHITECTURES:
         raise SourceError(f"{gguf.name} holds architecture {architecture!r}; supported are {', '.join(_ARCHITECTURES)}")
-    return architecture, {tensor.name: tensor for tensor in reader.tensors}
+    return architecture, head_dim, {tensor.name: tensor for tensor in reader.tensors}
+
+
+def _field(reader: GGUFReader, name: str) -> Any:
+    field = reader.get_field(name)
+    return field.contents() if field else None
 
 
 def _weights(gguf: Path, packed: Mapping[str, Any], architecture: str, spec: ModelSpec) -> dict[str, Tensor]:
     """Every tensor of the model under its Hugging Face name, in bf16."""
-    from gguf import MODEL_ARCH, dequantize, get_tensor_name_map
-
     names = get_tensor_name_map(MODEL_ARCH[architecture.upper()], spec.layers)
     left, weights = set(packed), {}
     for name, shape in hf_shapes(spec).items():

@@ -73,9 +73,17 @@ def expected(hf: Path, start: Path, samples: list[Sample], settings: reference_l
             teacher = [logits(model, prompt, s.response_ids) for prompt in s.teacher_prompt_ids]
         plain.append(
             reference_loss.Sample(
-                z, z.detach(), ref, teacher, list(s.response_ids), list(s.rollout_logprobs), list(s.loss_mask), s.reward,
-                TEMPERATURE, s.shaped,
-            )  # fmt: skip
+                z,
+                z.detach(),
+                ref,
+                teacher,
+                list(s.response_ids),
+                list(s.rollout_logprobs),
+                list(s.loss_mask),
+                s.reward,
+                TEMPERATURE,
+                s.shaped,
+            )
         )
     result = reference_loss.reference_loss(plain, settings, len(samples))
     result.loss.backward()

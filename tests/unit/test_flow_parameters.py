@@ -1,0 +1,93 @@
+"""Flow parameters → configuration → run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blocks import ClusterBlock, ImageBlock, ModelBlock
+from blocks.cluster import Host
+from flows.parameters import default_run_id, locate_run, open_run, resolve_config
+from openclaw_core.config import ConfigError, load_config
+from openclaw_core.rundir import RunDirError, create_run, find_run
+
+FLOW_RUN = "12345678-9abc-4def-8123-456789abcdef"
+
+
+def test_steps_and_overrides_are_laid_over_the_preset():
+    config = resolve_config("local-cpu", steps=3, overrides={"rollout.batch_size": 8, "train.steps": 50})
+    assert (config.train.steps, config.rollout.batch_size) == (3, 8)
+    assert config.optimizer == load_config("local-cpu").optimizer
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"preset": "local-gpu"}, "no preset 'local-gpu'; there are: 32b-8nodes, 4b-2nodes, local-cpu"),
+        ({"preset": "local-cpu", "overrides": {"rollout.batch_sizes": 8}}, "no parameter 'rollout.batch_sizes'; did you mean"),
+        ({"preset": "local-cpu", "overrides": {"rollout.batch_size": 0}}, "rollout.batch_size"),
+    ],
+)
+def test_bad_values_are_named(parameters: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
+        resolve_config(**parameters)
+
+
+def test_a_cluster_block_replaces_the_hosts():
+    block = ClusterBlock(hosts=[Host(name="n1", roles=["train", "rollout"], npus=8)], image=ImageBlock(image="mine", tag="7"))
+    cluster = load_config("local-cpu", block.overrides()).cluster
+    assert [(host.name, host.roles, host.npus) for host in cluster.hosts] == [("n1", ("train", "rollout"), 8)]
+    assert (cluster.containers, cluster.image) == (True, "mine:7")
+
+
+def test_a_fresh_cluster_block_is_this_machine():
+    assert load_config("local-cpu", ClusterBlock().overrides()).cluster == load_config("local-cpu").cluster
+
+
+def test_a_model_block_replaces_the_model():
+    block = ModelBlock(model_name="m", source="file:///models/m", context_length=2048)
+    model = load_config("local-cpu", block.overrides()).model
+    assert (model.name, model.source, model.context_length) == ("m", "file:///models/m", 2048)
+
+
+def test_every_attempt_of_a_flow_run_uses_one_run_directory(tmp_path: Path):
+    parameters = {"preset": "local-cpu", "steps": 2, "run_id": None, "overrides": {"paths.runs": str(tmp_path)}}
+    first = open_run(parameters, FLOW_RUN)
+    assert first.path == tmp_path / "local-cpu-12345678"
+    assert open_run(parameters, FLOW_RUN) == first == locate_run(parameters, FLOW_RUN)
+    assert default_run_id("local-cpu", FLOW_RUN) == first.run_id
+
+
+def test_keys_are_made_once_and_are_private(tmp_path: Path):
+    run = create_run(load_config("local-cpu", {"paths.runs": str(tmp_path)}), "r")
+    keys = run.secrets()
+    assert run.secrets_file.stat().st_mode & 0o777 == 0o600
+    assert len({keys.api_key, keys.control_token, keys.ray_token}) == 3
+    assert create_run(load_config("local-cpu", {"paths.runs": str(tmp_path)}), "r").secrets() == keys
+
+
+def test_paths_are_stored_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    config = create_run(load_config("local-cpu"), "r").config()
+    assert (config.paths.runs, config.paths.models) == (tmp_path / "runs", tmp_path / "models")
+
+
+def test_a_run_id_with_another_configuration_is_refused(tmp_path: Path):
+    create_run(load_config("local-cpu", {"paths.runs": str(tmp_path)}), "r")
+    with pytest.raises(RunDirError, match="run 'r' exists with another configuration: optimizer is"):
+        create_run(load_config("local-cpu", {"paths.runs": str(tmp_path), "optimizer.lr": 1e-3}), "r")
+
+
+@pytest.mark.parametrize("run_id", ["", "../up", "a/b", ".hidden", "x" * 65, "a b"])
+def test_a_run_id_is_a_plain_name(tmp_path: Path, run_id: str):
+    with pytest.raises(RunDirError, match="allowed are 1 to 64 letters"):
+        create_run(load_config("local-cpu", {"paths.runs": str(tmp_path)}), run_id)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_run_is_named_with_those_that_exist(tmp_path: Path):
+    create_run(load_config("local-cpu", {"paths.runs": str(tmp_path)}), "known")
+    with pytest.raises(RunDirError, match="no run 'unknown' .* there are: known"):
+        find_run(tmp_path, "unknown")

@@ -1,0 +1,80 @@
+"""prefect.yaml and the flow's parameters, without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prefect.flows import load_flow_from_entrypoint
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools import ValidationError, validate
+
+from flows.openclaw import openclaw
+from flows.stage import STAGES
+from openclaw_core.config import load_config, preset_names
+from openclaw_core.stages import PREPARE
+
+ROOT = Path(__file__).parents[2]
+PREFECT_YAML = yaml.safe_load((ROOT / "prefect.yaml").read_text())
+DEPLOYMENTS: dict[str, dict[str, Any]] = {deployment["name"]: deployment for deployment in PREFECT_YAML["deployments"]}
+
+
+def refuse(parameters: dict[str, Any]) -> str:
+    """What the server says of bad parameters, before a run exists."""
+    with pytest.raises(ValidationError) as error:
+        validate(parameters, parameter_schema(openclaw).model_dump_for_openapi(), raise_on_error=True)
+    return str(error.value)
+
+
+def test_every_preset_has_its_deployment():
+    assert sorted(DEPLOYMENTS) == preset_names()
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS.values(), ids=list(DEPLOYMENTS))
+def test_a_deployment_names_its_preset_and_nothing_else(deployment: dict[str, Any]):
+    assert deployment["parameters"] == {"preset": deployment["name"]}
+    assert load_config(deployment["name"]).preset == deployment["name"]
+    assert deployment["enforce_parameter_schema"]
+    validate(deployment["parameters"], parameter_schema(openclaw).model_dump_for_openapi(), raise_on_error=True)
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS.values(), ids=list(DEPLOYMENTS))
+def test_an_entrypoint_is_the_flow(deployment: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    assert load_flow_from_entrypoint(deployment["entrypoint"], use_placeholder_flow=False).name == "openclaw"
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS.values(), ids=list(DEPLOYMENTS))
+def test_one_cluster_has_one_run_at_a_time(deployment: dict[str, Any]):
+    assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
+    assert deployment["work_pool"]["name"] == "openclaw"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"steps": 0}, "steps.*0 is less than the minimum of 1"),
+        ({"steps": -3}, "steps.*-3 is less than the minimum of 1"),
+        ({"steps": "many"}, "steps"),
+        ({"overrides": 5}, "overrides"),
+        ({"sleeps": 5}, "sleeps"),
+    ],
+)
+def test_bad_parameters_are_refused_by_the_schema(parameters: dict[str, Any], reason: str):
+    assert pytest.raises(AssertionError) is not None
+    import re
+
+    assert re.search(reason, refuse(parameters), re.DOTALL)
+
+
+def test_every_parameter_of_the_form_is_explained():
+    for name, schema in parameter_schema(openclaw).properties.items():
+        described = [schema, *schema.get("anyOf", [])]
+        assert any(part.get("description") for part in described), name
+
+
+def test_each_stage_before_training_can_be_run_alone():
+    assert list(STAGES) == [name for name, _ in PREPARE]
+    assert all(task.name == name for name, task in STAGES.items())
