@@ -96,7 +96,7 @@ class KnownRuns:
     """The run directories that were begun from here; `make stop` looks after them."""
 
     def __init__(self, state: Path) -> None:
-        self._file = state / "runs"
+        self._file = state / "run-directories"
 
     def all(self) -> list[RunDir]:
         """Those that still exist."""
@@ -105,6 +105,7 @@ class KnownRuns:
 
     def add(self, run: RunDir) -> None:
         """Remember it."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("a") as file:
             file.write(f"{run.path}\n")
 

@@ -11,7 +11,7 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.runtime import flow_run as this_run
 
 from flows.logs import log_to_prefect
-from flows.parameters import ClusterName, ModelName, Overrides, Preset, RunId, Steps, default_run_id, locate_run, open_run
+from flows.parameters import Overrides, Steps, default_run_id, locate_run, open_run
 from flows.train_loop import train_loop
 from openclaw_core.cluster.processes import Processes
 from openclaw_core.loop.summary import Summary
@@ -41,14 +41,23 @@ def stop_run(flow: Flow[Any, Any], flow_run: FlowRun, state: State) -> None:
 
 @flow(name="openclaw", flow_run_name=_run_name, persist_result=True, on_cancellation=[stop_run])
 def openclaw(
-    preset: Preset = "local-cpu",
+    preset: str = "local-cpu",
     steps: Steps | None = None,
-    run_id: RunId | None = None,
-    cluster: ClusterName | None = None,
-    model: ModelName | None = None,
+    run_id: str | None = None,
+    cluster: str | None = None,
+    model: str | None = None,
     overrides: Overrides | None = None,
 ) -> Summary:
-    """Train online from conversations. A failed run leaves its cluster as it is, and a retry takes it up."""
+    """Train online from conversations. A failed run leaves its cluster as it is, and a retry takes it up.
+
+    Args:
+        preset: local-cpu, 4b-2nodes or 32b-8nodes; all values come from it.
+        steps: Rollout steps, in place of the preset's.
+        run_id: Directory below runs/; default: preset and flow run. An existing run is resumed.
+        cluster: Name of an OpenClaw Cluster block, in place of the preset's hosts.
+        model: Name of an OpenClaw Model block, in place of the preset's model.
+        overrides: Any other parameter by its dotted name, as in {"rollout.batch_size": 8}.
+    """
     log_to_prefect()
     run_dir = str(open_run(this_run.parameters, this_run.id).path)
     build_image(run_dir)

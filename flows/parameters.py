@@ -14,23 +14,10 @@ from openclaw_core.rundir import RunDir, create_run
 
 B = TypeVar("B", bound=Block)
 
-Preset = Annotated[str, Field(title="Preset", description="local-cpu, 4b-2nodes or 32b-8nodes: where all values come from.")]
-Steps = Annotated[int, Field(ge=1, title="Steps", description="Rollout steps, in place of the preset's.")]
-RunId = Annotated[
-    str, Field(title="Run id", description="Directory under runs/. Default: <preset>-<flow run>. An existing one resumes.")
-]
-ClusterName = Annotated[
-    str, Field(title="Cluster", description="Name of an OpenClaw Cluster block, in place of the preset's hosts.")
-]
-ModelName = Annotated[str, Field(title="Model", description="Name of an OpenClaw Model block, in place of the preset's model.")]
-Overrides = Annotated[
-    dict[str, Any],
-    Field(title="Overrides", description='Any other parameter by its dotted name, as in {"rollout.batch_size": 8}.'),
-]
-
-RunDirectory = Annotated[str, Field(title="Run directory", description="runs/<run id> of a run that is alive.")]
-Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", title="Label", description="Name of the report.")]
-FeedFor = Annotated[float, Field(gt=0, title="Minutes", description="How long to feed.")]
+# Bounds alone: Prefect's form takes the explanations from the flow's docstring.
+Steps = Annotated[int, Field(ge=1)]
+Minutes = Annotated[float, Field(gt=0)]
+Overrides = dict[str, Any]
 
 
 def resolve_config(

@@ -9,7 +9,7 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run as this_run
 
 from flows.logs import log_to_prefect
-from flows.parameters import ClusterName, ModelName, Overrides, Preset, RunId, open_run
+from flows.parameters import Overrides, open_run
 from openclaw_core.stages import StageResult
 from tasks.build_image import build_image
 from tasks.convert_checkpoint import convert_checkpoint
@@ -33,13 +33,22 @@ STAGES: dict[StageName, Task[[str], State[StageResult]]] = {
 @flow(name="openclaw-stage", flow_run_name="{name}")
 def stage(
     name: StageName,
-    preset: Preset = "local-cpu",
-    run_id: RunId | None = None,
-    cluster: ClusterName | None = None,
-    model: ModelName | None = None,
+    preset: str = "local-cpu",
+    run_id: str | None = None,
+    cluster: str | None = None,
+    model: str | None = None,
     overrides: Overrides | None = None,
 ) -> State[StageResult]:
-    """Run the stage ``name`` for a run of its own, or for an existing one named by ``run_id``."""
+    """Run one stage.
+
+    Args:
+        name: Which stage.
+        preset: local-cpu, 4b-2nodes or 32b-8nodes; all values come from it.
+        run_id: An existing run, or a new one; default: preset and flow run.
+        cluster: Name of an OpenClaw Cluster block, in place of the preset's hosts.
+        model: Name of an OpenClaw Model block, in place of the preset's model.
+        overrides: Any other parameter by its dotted name, as in {"rollout.batch_size": 8}.
+    """
     log_to_prefect()
     parameters = {key: value for key, value in this_run.parameters.items() if key != "name"}
     return STAGES[name](str(open_run(parameters, this_run.id).path))

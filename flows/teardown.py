@@ -6,13 +6,16 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 
 from flows.logs import log_to_prefect
-from flows.parameters import RunDirectory
 from openclaw_core.stages import StageResult
 from tasks.teardown import teardown
 
 
 @flow(name="teardown")
-def teardown_run(run_dir: RunDirectory) -> State[StageResult]:
-    """Stop feeder, service and Ray head of the run; the service writes a checkpoint first."""
+def teardown_run(run_dir: str) -> State[StageResult]:
+    """Stop feeder, service and Ray head; the service writes a checkpoint first.
+
+    Args:
+        run_dir: runs/<run id> of the run.
+    """
     log_to_prefect()
     return teardown(run_dir)

@@ -19,7 +19,8 @@ def _run_phase(phase: str, run_dir: str, step: int) -> dict[str, Any]:
 
 
 def _phase_task(phase: str) -> Task[[str, int], dict[str, Any]]:
-    @task(name=phase, task_run_name=phase, tags=["phase"], **MUST_BE_TRUE_NOW)
+    # Without tags: for each tagged task Prefect asks the server for concurrency limits, a request a phase.
+    @task(name=phase, task_run_name=phase, **MUST_BE_TRUE_NOW)
     def run_phase(run_dir: str, step: int) -> dict[str, Any]:
         return _run_phase(phase, run_dir, step)
 

@@ -83,6 +83,10 @@ class StubService:
         app.get("/status")(self.status)
         app.post("/steps/{step}/{phase}")(self.run_phase)
 
+        @app.post("/export")
+        def export() -> dict[str, Any]:
+            return {"path": "export", "version": self.next_step - 1, "checksum": "0"}
+
         @app.post("/shutdown", status_code=202)
         def shutdown() -> dict[str, Any]:
             self.closing = True

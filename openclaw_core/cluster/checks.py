@@ -127,10 +127,6 @@ def _existing(path: Path) -> Path:
 
 
 def _model(config: RunConfig, needed: bool) -> Iterator[Check]:
-    # Brings in torch and transformers, which nothing else of this module needs.
-    from openclaw_core.gateway.families import RenderError
-    from openclaw_core.gateway.rendering import ChatRenderer
-
     directory = hf_directory(config)
     if not needed and not directory.exists():
         yield Check("model", f"{config.model.name} is not there yet; download-model will fetch it", True)
@@ -142,22 +138,33 @@ def _model(config: RunConfig, needed: bool) -> Iterator[Check]:
         yield Check("model", str(error), False, again)
         return
     yield Check("model", f"{config.model.name}, {spec.family} of {spec.layers} layers", True)
+    yield from _model_files(directory, again)
+    fits = config.model.context_length <= spec.max_positions
+    value = f"{config.model.context_length} of {spec.max_positions} positions"
+    yield Check("context length", value, fits, f"set model.context_length to {spec.max_positions} at most")
+    yield _chat_template(directory)
+
+
+def _model_files(directory: Path, advice: str) -> Iterator[Check]:
     marker = read_json(directory / MARKER)
     if marker is not None:  # a linked directory has none: its owner may change it
         recorded = marker["files"]
         actual = file_records(file for name in recorded if (file := directory / name).is_file())
         changed = sorted(name for name in recorded if recorded[name] != actual.get(name))
         value = f"not as downloaded: {', '.join(changed)}" if changed else f"{len(recorded)} as downloaded (sha256)"
-        yield Check("model files", value, not changed, again)
-    fits = config.model.context_length <= spec.max_positions
-    value = f"{config.model.context_length} of {spec.max_positions} positions"
-    yield Check("context length", value, fits, f"set model.context_length to {spec.max_positions} at most")
+        yield Check("model files", value, not changed, advice)
+
+
+def _chat_template(directory: Path) -> Check:
+    # Brings in torch and transformers, which nothing else of this module needs.
+    from openclaw_core.gateway.families import RenderError
+    from openclaw_core.gateway.rendering import ChatRenderer
+
     try:
         ChatRenderer.from_pretrained(directory)
     except RenderError as error:
-        yield Check("chat template", str(error), False, "this model needs a renderer of its own in gateway/families.py")
-    else:
-        yield Check("chat template", "rendered ids equal the model's own template", True)
+        return Check("chat template", str(error), False, "this model needs a renderer of its own in gateway/families.py")
+    return Check("chat template", "rendered ids equal the model's own template", True)
 
 
 def _ports(config: RunConfig, run: RunDir | None) -> Iterator[Check]:

@@ -171,7 +171,9 @@ class EngineConfig(Section):
     dtype: Literal["bf16", "fp32"] = "bf16"
     threads: int = Field(default=2, ge=1)
     max_batch: int = Field(default=48, ge=1, description="Requests decoded together.")
-    batch_window_ms: int = Field(default=50, ge=0, description="How long the first request of a batch waits for others.")
+    batch_window_ms: int = Field(
+        default=50, ge=0, description="How long a batch waits for another request, counted from the last that came."
+    )
     deadline_s: float = Field(default=600, gt=0, description="Deadline of one request to the engine, queueing included.")
 
 

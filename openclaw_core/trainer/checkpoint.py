@@ -40,26 +40,17 @@ def save(directory: Path, spec: ModelSpec, gpt: GPTModel, optimizer: Any = None,
     Raises:
         CheckpointError: ``directory`` exists, or it cannot be written.
     """
-    unfinished = partial_name(directory)
-    if dist.get_rank() == 0:
-        if directory.exists():
-            raise CheckpointError(f"{directory} exists; a checkpoint is never overwritten, remove it first")
-        remove(unfinished)
-        unfinished.mkdir(parents=True)
-    dist.barrier()
+    if directory.exists():
+        raise CheckpointError(f"{directory} exists; a checkpoint is never overwritten, remove it first")
     with_state = optimizer is not None and _has_state(optimizer)
     state = _state(gpt, optimizer if with_state else None, training=optimizer is not None, loading=False)
+    info = CheckpointInfo(_dtype(gpt), asdict(spec), optimizer is not None, with_state, dict(meta or {}))
     try:
-        dist_checkpointing.save(state, str(unfinished), sharded_strategy=_SaveInProcess("torch_dist", 1, thread_count=1))
-        if dist.get_rank() == 0:
-            info = CheckpointInfo(_dtype(gpt), asdict(spec), optimizer is not None, with_state, dict(meta or {}))
-            write_json(unfinished / META, asdict(info))
-            publish_directory(unfinished, directory)
+        _write(directory, state, info)
     except OSError as error:
-        free_mb = shutil.disk_usage(unfinished).free / 1e6
-        remove(unfinished)
+        remove(partial_name(directory))
+        free_mb = shutil.disk_usage(next(path for path in directory.parents if path.exists())).free / 1e6
         raise CheckpointError(f"{directory} cannot be written: {error}; {free_mb:.0f} MB are free there") from error
-    dist.barrier()
 
 
 def load(directory: Path, spec: ModelSpec, gpt: GPTModel, optimizer: Any = None) -> dict[str, Any]:
@@ -90,6 +81,19 @@ def load(directory: Path, spec: ModelSpec, gpt: GPTModel, optimizer: Any = None)
         torch.set_rng_state(loaded["rng"]["cpu"])
         _streams().set_states(loaded["rng"]["streams"])
     return info.meta
+
+
+def _write(directory: Path, state: dict[str, Any], info: CheckpointInfo) -> None:
+    first, unfinished = dist.get_rank() == 0, partial_name(directory)
+    if first:
+        remove(unfinished)
+        unfinished.mkdir(parents=True)
+    dist.barrier()
+    dist_checkpointing.save(state, str(unfinished), sharded_strategy=_SaveInProcess("torch_dist", 1, thread_count=1))
+    if first:
+        write_json(unfinished / META, asdict(info))
+        publish_directory(unfinished, directory)
+    dist.barrier()
 
 
 class _SaveInProcess(TorchDistSaveShardedStrategy):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from openclaw_core.weights.errors import WeightsError
 
 Log = Callable[[str], None]
+"""Takes one line of progress, for a person."""
 
 
 def run_module(module: str, arguments: Sequence[str], log: Log, deadline_s: float) -> None:

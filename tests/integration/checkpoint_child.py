@@ -1,8 +1,9 @@
 """One process of test_checkpoint.py: train a tiny model, save, resume.
 
-Usage: python -m tests.integration.checkpoint_child REQUEST_FILE RANK WORLD_SIZE PORT. The request is JSON:
-hf, dtype, load (checkpoint or null), optimizer (load its state too), steps (before saving), save (checkpoint or null),
-more (steps after saving), file_limit (bytes a file may grow to, or null). Prints JSON: losses, meta, state (a digest), error.
+Usage: python -m tests.integration.checkpoint_child REQUEST_FILE RANK WORLD_SIZE PORT. The request is JSON: hf, dtype, load
+(checkpoint or null), optimizer (load its state too), steps (before saving), save (checkpoint or null), more (steps after
+saving), file_limit (bytes a file may grow to, or null), distributed (megatron's DistributedOptimizer). Prints JSON: losses,
+meta, state (a digest) or error.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def main(request_file: str, rank: str, world_size: str, port: str) -> None:
     request = json.loads(Path(request_file).read_text())
     spec = ModelSpec.from_hf(Path(request["hf"]))
     init_parallel(accelerator.cpu(), seed=3)
-    trainee = Trainee(spec, Path(request["hf"]), request["dtype"], load_hf_weights=request["load"] is None)
+    trainee = Trainee(spec, request)
     answer: dict[str, Any] = {"losses": [], "meta": None, "error": None}
     if request["load"]:
         optimizer = trainee.optimizer if request["optimizer"] else None
@@ -43,15 +44,16 @@ def main(request_file: str, rank: str, world_size: str, port: str) -> None:
             checkpoint.save(Path(request["save"]), spec, trainee.gpt, trainee.optimizer, {"step": request["steps"]})
         except checkpoint.CheckpointError as error:
             answer["error"] = str(error)
-    answer["losses"] += [trainee.step() for _ in range(request["more"])]
-    answer["state"] = trainee.digest()
+    if not answer["error"]:
+        answer["losses"] += [trainee.step() for _ in range(request["more"])]
+        answer["state"] = trainee.digest()
     sys.stdout.write(json.dumps(answer))
 
 
 class Trainee:
     """A model in DDP with megatron's Adam, trained on random ids drawn from the global random stream."""
 
-    def __init__(self, spec, hf: Path, dtype: Any, load_hf_weights: bool) -> None:
+    def __init__(self, spec, request: dict[str, Any]) -> None:
         from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
         from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
         from megatron.core.transformer.module import Float16Module
@@ -59,18 +61,26 @@ class Trainee:
         from openclaw_core.trainer.model import TORCH_DTYPES, build_gpt
         from openclaw_core.weights.hf_files import load_hf
 
-        bf16 = dtype == "bf16"
+        dtype, bf16 = request["dtype"], request["dtype"] == "bf16"
         config, self.gpt = build_gpt(spec, dtype)
-        if load_hf_weights:
-            load_hf(self.gpt, hf, spec)
+        if request["load"] is None:
+            load_hf(self.gpt, Path(request["hf"]), spec)
         else:
             # Whatever the checkpoint does not restore must show.
             for parameter in self.gpt.parameters():
                 parameter.data.fill_(float("nan"))
         module = Float16Module(config, self.gpt) if bf16 else self.gpt
-        self.model = DistributedDataParallel(config, DistributedDataParallelConfig(grad_reduce_in_fp32=True), module)
+        distributed = request["distributed"]
+        ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=distributed)
+        self.model = DistributedDataParallel(config, ddp, module)
         settings = OptimizerConfig(
-            optimizer="adam", lr=1e-3, weight_decay=0.1, clip_grad=1.0, bf16=bf16, params_dtype=TORCH_DTYPES[dtype]
+            optimizer="adam",
+            lr=1e-3,
+            weight_decay=0.1,
+            clip_grad=1.0,
+            bf16=bf16,
+            params_dtype=TORCH_DTYPES[dtype],
+            use_distributed_optimizer=distributed,
         )
         self.optimizer: Any = get_megatron_optimizer(settings, [self.model])
         self.vocab_size = spec.vocab_size

@@ -20,18 +20,10 @@ from tests.models import CHAT_TEMPLATE
 
 
 def train(scratch: Path, hf: Path, dtype: str, **changes: Any) -> dict[str, Any]:
-    request = {
-        "hf": str(hf),
-        "dtype": dtype,
-        "load": None,
-        "optimizer": True,
-        "steps": 0,
-        "save": None,
-        "more": 0,
-        "file_limit": None,
-    }
+    request = {"hf": hf, "dtype": dtype, "load": None, "optimizer": True, "steps": 0, "save": None, "more": 0}
+    request |= {"file_limit": None, "distributed": False}
     file = scratch / "request.json"
-    file.write_text(json.dumps(request | {name: str(v) if isinstance(v, Path) else v for name, v in changes.items()}))
+    file.write_text(json.dumps(request | changes, default=str))
     return json.loads(run_ranks("tests.integration.checkpoint_child", [file])[0])
 
 
@@ -80,6 +72,21 @@ def test_a_checkpoint_before_the_first_step_has_no_optimiser_and_resumes(tmp_pat
 
     assert not read_info(checkpoint).optimizer
     assert (resumed["losses"], resumed["state"]) == (straight["losses"], straight["state"])
+
+
+def test_a_distributed_optimiser_is_refused_rather_than_resumed_wrongly(tmp_path: Path, tiny_llama_dir: Path) -> None:
+    result = train(tmp_path, tiny_llama_dir, "bf16", steps=1, save=tmp_path / "step_000001", distributed=True)
+
+    assert "DistributedOptimizer are not supported" in result["error"]
+    assert latest(tmp_path) is None
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_field(
+    straight: dict[str, Any], tmp_path: Path, tiny_llama_dir: Path
+) -> None:
+    with pytest.raises(WeightsError, match=r"is of another model: .*family, head_dim.* differ"):
+        export_checkpoint(straight["checkpoint"], tiny_llama_dir, tmp_path / "export", print)
+    assert not (tmp_path / "export").exists()
 
 
 def test_a_failed_write_leaves_no_checkpoint_and_names_path_and_space(tmp_path: Path, tiny_llama_dir: Path) -> None:

@@ -89,5 +89,5 @@ def test_a_run_id_is_a_plain_name(tmp_path: Path, run_id: str):
 
 def test_an_unknown_run_is_named_with_those_that_exist(tmp_path: Path):
     create_run(load_config("local-cpu", {"paths.runs": str(tmp_path)}), "known")
-    with pytest.raises(RunDirError, match="no run 'unknown' .* there are: known"):
+    with pytest.raises(RunDirError, match=r"no run 'unknown' .* there are: known"):
         find_run(tmp_path, "unknown")

@@ -1,0 +1,27 @@
+"""Fixtures of the integration tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prefect.settings import (
+    PREFECT_LOGGING_LEVEL,
+    PREFECT_RESULTS_LOCAL_STORAGE_PATH,
+    PREFECT_SERVER_ANALYTICS_ENABLED,
+    temporary_settings,
+)
+from prefect.testing.utilities import prefect_test_harness
+
+
+@pytest.fixture(scope="session")
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One server for the session: it takes some ten seconds to start."""
+    settings: dict[Any, Any] = {
+        PREFECT_LOGGING_LEVEL: "WARNING",
+        PREFECT_SERVER_ANALYTICS_ENABLED: False,
+        PREFECT_RESULTS_LOCAL_STORAGE_PATH: tmp_path_factory.mktemp("results"),
+    }
+    with temporary_settings(settings), prefect_test_harness(server_startup_timeout=120):
+        yield
