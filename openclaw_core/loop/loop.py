@@ -153,6 +153,12 @@ class Loop:
             log.info("step_reported", step=step, version=record.version, **_picked(metrics, "rollout/"))
         return self._record(step).metrics
 
+    async def checkpoint(self) -> None:
+        """Save what is trained so far, if it is not saved yet: a stopped run then has nothing to replay."""
+        trained = [record.step for record in self.ledger.steps() if record.version is not None]
+        if trained:
+            await self.trainer.save(self.run.checkpoints, trained[-1], self.version)
+
     def waiting_for(self) -> str:
         """What a collection still needs, in words."""
         size = self.config.rollout.batch_size

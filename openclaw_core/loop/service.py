@@ -54,8 +54,9 @@ async def serve(run: RunDir) -> None:
         log.info("service_ready", run=run.run_id, gateway=config.ports.gateway, control=config.ports.control)
         await state.shutdown.wait()
         log.info("service_stopping", run=run.run_id)
-        if state.phases is not None:
-            await state.phases.finish()
+        loop, phases = state.ready()
+        await phases.finish()
+        await loop.checkpoint()
 
 
 async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: contextlib.AsyncExitStack) -> FastAPI:
