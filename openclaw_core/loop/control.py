@@ -16,11 +16,10 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
-from openclaw_core.engines.protocol import EngineError
+from openclaw_core.errors import OpenClawError
 from openclaw_core.ledger import Outcome
-from openclaw_core.loop.loop import Loop, LoopError
+from openclaw_core.loop.loop import Loop
 from openclaw_core.loop.phases import PhaseConflict, PhaseRunner
-from openclaw_core.trainer.group import TrainerError
 
 log = structlog.get_logger(__name__)
 
@@ -116,7 +115,7 @@ def create_control_app(service: ServiceState, export_dir: Path) -> FastAPI:
             result = await phases.run(step, phase, wait_s)
         except PhaseConflict as error:
             raise HTTPException(409, str(error)) from None
-        except (LoopError, TrainerError, EngineError) as error:
+        except OpenClawError as error:
             log.error("phase_failed", step=step, phase=phase, reason=str(error))
             service.error = f"step {step}, {phase}: {error}"
             raise HTTPException(500, str(error)) from error

@@ -34,10 +34,17 @@ class PhaseRunner:
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._start(step, phase)
         done, _ = await asyncio.wait({task}, timeout=wait_s)
+        if task.cancelled():
+            raise PhaseConflict(f"{phase} of step {step} was broken off: the service is stopping")
         return task.result() if done else None
 
     async def finish(self) -> None:
-        """Wait for the phase at work, if any; its failure has been told to whoever asked for it."""
+        """Let the phase at work end; its failure has been told to whoever asked for it.
+
+        A collection is broken off: it may have to wait for ever, and what it has collected is in the ledger.
+        """
+        if self.current is not None and self.current[1] == "collect":
+            self._tasks[self.current].cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _start(self, step: int, phase: str) -> asyncio.Task[dict[str, Any]]:

@@ -87,8 +87,15 @@ async def test_another_phase_is_refused_while_one_is_at_work(verbs: Verbs, runne
     await asyncio.sleep(0)
     with pytest.raises(PhaseConflict, match="step 1 is in phase 'collect'"):
         await runner.run(1, "report", 0)
-    verbs.gate.set()
-    await runner.finish()
+
+
+async def test_a_stop_does_not_wait_for_a_collection_that_nobody_feeds(runner: PhaseRunner) -> None:
+    waiting = asyncio.create_task(runner.run(1, "collect", 30))
+    await asyncio.sleep(0.01)
+    await asyncio.wait_for(runner.finish(), 5)
+    assert runner.current is None
+    with pytest.raises(PhaseConflict, match="the service is stopping"):
+        await waiting
 
 
 async def test_the_next_step_may_begin_when_the_one_before_is_reported(verbs: Verbs, runner: PhaseRunner) -> None:
