@@ -2,7 +2,7 @@
 # make run STEPS=2    fewer steps;  PRESET=4b-2nodes another deployment;  SET="rollout.batch_size=8 ports.gateway=31000" any parameter
 # make test           set-up, checks, all tests
 # make check          format, lint, types, import contracts
-# make stop           end what `make run` started
+# make stop           end what `make run` started;  make status shows it
 # make clean          remove what can be made again: environment, caches, state (not runs/ and models/)
 
 SHELL := /bin/bash

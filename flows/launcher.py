@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from pathlib import Path
@@ -26,6 +27,7 @@ from openclaw_core.cluster.ray_head import find_head
 from openclaw_core.config import ConfigError, RunConfig, load_config
 from openclaw_core.config.load import parse_assignment
 from openclaw_core.errors import OpenClawError
+from openclaw_core.log import configure_logging
 from openclaw_core.loop.summary import read_summary, summary_rows
 from openclaw_core.rundir import RunDir
 
@@ -55,7 +57,7 @@ def run_command(
     prefect.start(config)
     with temporary_settings({PREFECT_API_URL: prefect.api}), get_client(sync_client=True) as client:
         flow_run = _create_run(client, preset, steps, overrides)
-        run = RunDir(config.paths.runs.absolute() / default_run_id(preset, str(flow_run.id)))
+        run = RunDir(HOME / config.paths.runs / default_run_id(preset, str(flow_run.id)))
         known.add(run)
         console.print(f"Run {run.run_id}: {prefect.ui}/runs/flow-run/{flow_run.id}", soft_wrap=True)
         watch = Watch(client, flow_run.id, run, config)
@@ -195,6 +197,7 @@ def _tell_end(flow_run: FlowRun, watch: Watch, prefect: LocalPrefect) -> None:
 
 def main() -> None:
     """Known errors are one message and an exit code; everything else is a traceback."""
+    configure_logging(logging.WARNING)
     try:
         app()
     except ConfigError as error:

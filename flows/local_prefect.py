@@ -29,6 +29,8 @@ PREFECT = (sys.executable, "-m", "prefect")
 POOL = "openclaw"
 SERVER, WORKER = "prefect-server", "prefect-worker"
 START_DEADLINE_S = 120
+RECORDER_FLUSH_S = 1
+"""How late, in seconds, Prefect's API may know of a task's state."""
 
 
 class LocalPrefect:
@@ -45,7 +47,7 @@ class LocalPrefect:
     def recorded(cls, state: Path) -> Self | None:
         """The one whose server runs from ``state``, on whichever port it was started; None if there is none."""
         server = Processes(state / "processes").find(SERVER)
-        return cls(state, int(server.command[server.command.index("--port") + 1])) if server else None
+        return cls(state, _port(server)) if server else None
 
     def start(self, config: RunConfig) -> None:
         """Bring up server, pool, blocks, deployments and worker; what is up already is kept.
@@ -74,15 +76,16 @@ class LocalPrefect:
         if server is None:
             check_ports(config.ports, ["prefect"])
             server = self._launch(SERVER, "server", "start", "--host", "127.0.0.1", "--port", str(self.port))
+        elif _port(server) != self.port:
+            here = f"the Prefect server of this checkout runs on port {_port(server)}"
+            raise ClusterError(f"{here}; give ports.prefect={_port(server)}, or run `make stop` first")
         end = time.monotonic() + START_DEADLINE_S
         while not self.healthy:
             if server.handle() is None:
                 raise ClusterError(f"the Prefect server ended while it was starting ({server.log}):\n{server.log_tail()}")
             if time.monotonic() > end:
-                raise ClusterError(
-                    f"the Prefect server (pid {server.pid}, {server.log}) does not answer on {self.api}; "
-                    "if it was started with another ports.prefect, give that one, or run `make stop` first"
-                )
+                who = f"the Prefect server (pid {server.pid}, {server.log})"
+                raise ClusterError(f"{who} has not answered on {self.api} within {START_DEADLINE_S} s")
             time.sleep(0.5)
 
     def _deploy(self) -> None:
@@ -106,7 +109,15 @@ class LocalPrefect:
             "PREFECT_SERVER_UI_V2_ENABLED": "false",
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             "PREFECT_WORKER_QUERY_SECONDS": "3",
+            # The server writes a state of a task run with a commit of its own. On SQLite the next step's subflow then meets
+            # a locked database, and Prefect waits two seconds before it tries again: 2.2 s a step against 0.2 s.
+            "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
+            "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": str(RECORDER_FLUSH_S),
         }
+
+
+def _port(server: OwnedProcess) -> int:
+    return int(server.command[server.command.index("--port") + 1])
 
 
 def stop_prefect(state: Path) -> list[str]:

@@ -47,7 +47,7 @@ def openclaw(
     cluster: str | None = None,
     model: str | None = None,
     overrides: Overrides | None = None,
-) -> Summary:
+) -> State[Summary]:
     """Train online from conversations. A failed run leaves its cluster as it is, and a retry takes it up.
 
     Args:
@@ -67,6 +67,6 @@ def openclaw(
     env_check(run_dir)
     launch_ray(run_dir)
     with feeding(run_dir) as feeder:
-        summary = train_loop(run_dir, feeder)
+        trained = train_loop(run_dir, feeder)
     teardown(run_dir)
-    return summary
+    return trained

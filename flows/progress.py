@@ -47,7 +47,7 @@ def headline(snapshot: Snapshot) -> str:
     status = snapshot.service
     if snapshot.current != "train-loop" or status is None or not status.serving:
         return snapshot.current or ("between stages" if snapshot.stages else "waiting for the worker to take the run")
-    words = [f"step {min(status.next_step, status.steps)}/{status.steps}", status.phase or "between phases"]
+    words = [snapshot.current, f"step {min(status.next_step, status.steps)}/{status.steps}", status.phase or "between phases"]
     if status.phase == "collect":
         words.append(f"{status.batch.ready}/{status.batch.size} samples")
     words += _last_step(status.metrics)

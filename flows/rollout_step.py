@@ -9,8 +9,7 @@ from prefect.context import FlowRunContext
 from prefect.logging.loggers import flow_run_logger
 
 from openclaw_core.loop.client import PHASES
-from tasks.policy import describe
-from tasks.reporting import COLUMNS
+from tasks.reporting import COLUMNS, describe
 from tasks.step_phases import PHASE_TASKS
 
 

@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Iterator
 
 from prefect import task
+from prefect.client.schemas.objects import State
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.states import Completed
 
 from flows.rollout_step import rollout_step
 from openclaw_core.loop.client import ControlClient, drive
@@ -22,7 +24,7 @@ from tasks.service import restart_service, start_service
 # A task, so that each step subflow gets a tracking key of its own: Prefect can then never take an old step's run for a
 # new step by its position among the calls.
 @task(name="train-loop", task_run_name="train-loop", tags=["stage"], **MUST_BE_TRUE_NOW)
-def train_loop(run_dir: str, feeder: FeederSwitch) -> Summary:
+def train_loop(run_dir: str, feeder: FeederSwitch) -> State[Summary]:
     """Attach to the service, evaluate, train, evaluate again, export."""
     config, run = opened(run_dir)
     start_service(run_dir)
@@ -40,7 +42,12 @@ def train_loop(run_dir: str, feeder: FeederSwitch) -> Summary:
     export(run_dir)
     summary = summarise(config, run)
     report_summary(summary)
-    return summary
+    return Completed(message=_in_short(summary), data=summary)
+
+
+def _in_short(summary: Summary) -> str:
+    satisfied = summary["satisfied"]
+    return f"{summary['steps']} steps, held-out satisfied share {satisfied['before']:.3f} → {satisfied['after']:.3f}"
 
 
 @contextlib.contextmanager

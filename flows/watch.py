@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from uuid import UUID
 
+import httpx
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, TaskRunFilter, TaskRunFilterTags
 from prefect.client.schemas.objects import FlowRun
@@ -16,12 +18,15 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from flows.local_prefect import RECORDER_FLUSH_S
 from flows.progress import PlainProgress, Snapshot, StageView, headline
+from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.config import RunConfig
 from openclaw_core.loop.client import ControlClient, ControlError, ServiceStatus
 from openclaw_core.rundir import RunDir
 
 POLL_S = 1.0
+SILENCE_S = 300.0
 _MARKS = {
     "Completed": "[green]✓",
     "Reused": "[green]✓",
@@ -79,34 +84,51 @@ class Watch:
 
 
 def follow(watch: Watch, console: Console) -> FlowRun:
-    """Show the run until it has ended; redrawn in place on a terminal, as lines elsewhere."""
-    return _follow_live(watch, console) if console.is_terminal else _follow_plain(watch, console)
+    """Show the run until it has ended; redrawn in place on a terminal, as lines elsewhere.
+
+    Raises:
+        ClusterError: Prefect has not answered for SILENCE_S.
+    """
+    show = _show_live if console.is_terminal else _show_lines
+    show(console, _moments(watch))
+    return watch.flow_run()
 
 
-def _follow_plain(watch: Watch, console: Console) -> FlowRun:
-    progress = PlainProgress()
-    while True:
-        flow_run = watch.flow_run()
-        ended = flow_run.state is not None and flow_run.state.is_final()
-        for line in progress.lines(watch.snapshot()):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-        if ended:
-            return flow_run
+def _moments(watch: Watch) -> Iterator[Snapshot]:
+    """The run about once a second; the last one is taken after its end."""
+    heard, ended = time.monotonic(), False
+    while not ended:
+        try:
+            state = watch.flow_run().state
+            ended = state is not None and state.is_final()
+            if ended:
+                time.sleep(2 * RECORDER_FLUSH_S)  # for the last tasks to be known
+            yield watch.snapshot()
+            heard = time.monotonic()
+        except httpx.TransportError as error:  # a busy machine: the run does not depend on us
+            if time.monotonic() - heard > SILENCE_S:
+                raise ClusterError(
+                    f"Prefect has not answered for {SILENCE_S:g} s: {error}; the run itself may go on"
+                ) from error
         time.sleep(POLL_S)
 
 
-def _follow_live(watch: Watch, console: Console) -> FlowRun:
+def _show_lines(console: Console, moments: Iterator[Snapshot]) -> None:
+    progress = PlainProgress()
+    for snapshot in moments:
+        for line in progress.lines(snapshot):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_live(console: Console, moments: Iterator[Snapshot]) -> None:
     spinner = Spinner("dots")
     with Live(console=console, refresh_per_second=4) as live:
-        while True:
-            flow_run = watch.flow_run()
-            ended = flow_run.state is not None and flow_run.state.is_final()
-            snapshot = watch.snapshot()
+        table = Table.grid()
+        for snapshot in moments:
             spinner.update(text=Text(headline(snapshot)))
-            live.update(Group(_table(snapshot), *([] if ended else [spinner])))
-            if ended:
-                return flow_run
-            time.sleep(POLL_S)
+            table = _table(snapshot)
+            live.update(Group(table, spinner))
+        live.update(table)
 
 
 def _table(snapshot: Snapshot) -> Table:

@@ -51,10 +51,3 @@ def finished(result: StageResult) -> State[StageResult]:
     name = {"done": "Completed", "reused": "Reused", "skipped": "Skipped"}[result["status"]]
     get_run_logger().info("%s: %s, %s", result["stage"], result["status"], result["detail"])
     return Completed(name=name, message=result["detail"], data=result)
-
-
-def describe(value: Any) -> str:
-    """A metric for a table: four significant digits, and a dash where there is none."""
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -17,7 +17,6 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
 
 from openclaw_core.loop.summary import Summary, summary_rows
-from tasks.policy import describe
 
 COLUMNS = {
     "reward": "rollout/reward_mean",
@@ -33,6 +32,13 @@ COLUMNS = {
 }
 """Heading → key of docs/METRICS.md."""
 ROWS = 50
+
+
+def describe(value: Any) -> str:
+    """A metric for a table: four significant digits, and a dash where there is none."""
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 class TrainingReport:

@@ -103,6 +103,9 @@ class RolloutConfig(Section):
         description="Answers that hit the length limit. keep: judged as usual, no OPD. keep_opd: as any other, for limits that "
         "nearly every answer hits. mask: not trained on. negative: reward -1.",
     )
+    reaction_grace_s: float = Field(
+        default=5, ge=0, description="With max_staleness 0: how long an answer keeps its place in the batch for a reaction."
+    )
     collect_deadline_s: float = Field(
         default=900, gt=0, description="A collection that takes longer fails the step, saying what it waited for."
     )

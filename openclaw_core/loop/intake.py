@@ -20,10 +20,12 @@ JUDGE_RETRY_S = 5.0
 class Intake:
     """The gateway's turn sink. Judging runs beside the event loop's other work; nothing is lost when a judge is away."""
 
-    def __init__(self, ledger: Ledger, judge: Judge, on_change: Callable[[], None]) -> None:
+    def __init__(self, ledger: Ledger, judge: Judge, on_change: Callable[[], None], reaction_grace_s: float) -> None:
         self._ledger = ledger
         self._judge = judge
         self._on_change = on_change
+        self._grace_s = reaction_grace_s
+        self._just_answered: dict[str, asyncio.TimerHandle] = {}
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self.judged = 0
@@ -33,10 +35,14 @@ class Intake:
     def turn(self, turn: Turn) -> None:
         """Store a captured turn (called before the answer's last byte leaves)."""
         self._ledger.add_turn(turn)
+        timer = asyncio.get_running_loop().call_later(self._grace_s, self._no_longer_expected, turn.turn_id)
+        self._just_answered[turn.turn_id] = timer
 
     def next_state(self, turn_id: str, state: NextState | None) -> None:
         """The reaction to a turn has come, or never will (None)."""
         self._ledger.set_next_state(turn_id, state)
+        if timer := self._just_answered.pop(turn_id, None):
+            timer.cancel()
         if state is not None:
             self._ask()
         self._notify()
@@ -45,6 +51,11 @@ class Intake:
         """After a restart: ask again for the votes that are outstanding."""
         if self._ledger.to_judge():
             self._ask()
+
+    @property
+    def expected(self) -> int:
+        """Turns answered a moment ago, whose reaction is probably on its way."""
+        return len(self._just_answered)
 
     @property
     def judging(self) -> int:
@@ -70,9 +81,15 @@ class Intake:
 
     async def stop(self) -> None:
         """Cancel outstanding votes; their turns stay in the ledger to be asked again."""
+        for timer in self._just_answered.values():
+            timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _no_longer_expected(self, turn_id: str) -> None:
+        del self._just_answered[turn_id]
+        self._notify()
 
     def _notify(self) -> None:
         self._changed.set()

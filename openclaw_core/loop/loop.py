@@ -62,7 +62,9 @@ class Loop:
     @property
     def occupancy(self) -> int:
         """Places of the current batch that are taken or about to be; the waiting room admits main turns below batch_size."""
-        return self.config.rollout.batch_size if self.holding else self.intake.judging + self.intake.ready
+        if self.holding:
+            return self.config.rollout.batch_size
+        return self.intake.expected + self.intake.judging + self.intake.ready
 
     async def restore(self) -> None:
         """Newest checkpoint k, or the start model; steps k+1..n again from the ledger; publish (ARCHITECTURE, decision 6)."""

@@ -80,7 +80,7 @@ async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: 
         batch_size=config.rollout.batch_size if strict else None,
         occupancy=lambda: loop.occupancy,
     )
-    intake = Intake(ledger, build_judge(config), on_change=room.notify)
+    intake = Intake(ledger, build_judge(config), room.notify, config.rollout.reaction_grace_s)
     stack.push_async_callback(intake.stop)
     label = config.judge.hint_label
     loop = Loop(config, run, ledger, intake, room, trainer, list(engines), lambda hint: renderer.hint_ids(hint, label))

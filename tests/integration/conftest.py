@@ -10,6 +10,8 @@ from prefect.settings import (
     PREFECT_LOGGING_LEVEL,
     PREFECT_RESULTS_LOCAL_STORAGE_PATH,
     PREFECT_SERVER_ANALYTICS_ENABLED,
+    PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE,
+    PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL,
     temporary_settings,
 )
 from prefect.testing.utilities import prefect_test_harness
@@ -21,6 +23,9 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     settings: dict[Any, Any] = {
         PREFECT_LOGGING_LEVEL: "WARNING",
         PREFECT_SERVER_ANALYTICS_ENABLED: False,
+        # As `make run` starts its server (flows/local_prefect.py).
+        PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE: 100,
+        PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL: 1,
         PREFECT_RESULTS_LOCAL_STORAGE_PATH: tmp_path_factory.mktemp("results"),
     }
     with temporary_settings(settings), prefect_test_harness(server_startup_timeout=120):

@@ -37,16 +37,19 @@ def stage(name: str, state: str = "Running", message: str = "") -> StageView:
 
 def test_the_headline_has_everything_that_is_asked_of_it():
     shown = headline(Snapshot((stage("train-loop"),), service()))
-    assert shown == "step 5/20  collect  7/16 samples  reward -0.25  satisfied 0.50  312 tokens/s  10:05 left"
+    assert shown == "train-loop  step 5/20  collect  7/16 samples  reward -0.25  satisfied 0.50  312 tokens/s  10:05 left"
 
 
 def test_samples_are_shown_while_they_are_collected_only():
-    assert headline(Snapshot((stage("train-loop"),), service(phase="train", metrics={}, eta_s=None))) == "step 5/20  train"
+    assert (
+        headline(Snapshot((stage("train-loop"),), service(phase="train", metrics={}, eta_s=None)))
+        == "train-loop  step 5/20  train"
+    )
 
 
 def test_after_the_last_step_the_count_does_not_run_over():
     assert headline(Snapshot((stage("train-loop"),), service(next_step=21, phase=None))).startswith(
-        "step 20/20  between phases"
+        "train-loop  step 20/20  between phases"
     )
 
 
@@ -78,6 +81,6 @@ def test_a_new_phase_is_a_new_line_and_a_long_one_is_repeated(monkeypatch: pytes
     lines, at = PlainProgress(), Snapshot((stage("train-loop"),), service())
     assert len(lines.lines(at)) == 1
     assert lines.lines(at) == []
-    assert lines.lines(Snapshot(at.stages, service(phase="train")))[0].startswith("step 5/20  train")
+    assert lines.lines(Snapshot(at.stages, service(phase="train")))[0].startswith("train-loop  step 5/20  train")
     monkeypatch.setattr(progress, "SAY_AGAIN_S", 0)
     assert len(lines.lines(Snapshot(at.stages, service(phase="train")))) == 1
