@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict
 
 from openclaw_core.config import RunConfig
 from openclaw_core.errors import OpenClawError
+from openclaw_core.loop import PHASES
 from openclaw_core.rundir import RunDir
 
 log = structlog.get_logger(__name__)
 
-PHASES = ("collect", "score", "train", "publish", "report")
 MAX_RESTARTS = 3
 """Restarts of the service in a row, without a step done between them, after which the driver gives up."""
 

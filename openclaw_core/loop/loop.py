@@ -28,8 +28,6 @@ from openclaw_core.types import Sample
 
 log = structlog.get_logger(__name__)
 
-PHASES = ("collect", "score", "train", "publish", "report")
-
 
 class LoopError(OpenClawError):
     """A step cannot go on; the message says what was waited for or what went wrong."""
@@ -177,6 +175,7 @@ class Loop:
                 fit.append(judged)
             else:
                 self.ledger.drop(judged.turn.turn_id, reason, step)
+                self.room.notify()  # its place is free
         return fit
 
     def _samples(self, record: StepRecord) -> list[Sample]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import structlog
 
-from openclaw_core.loop.loop import PHASES, Loop
+from openclaw_core.loop import PHASES
+from openclaw_core.loop.loop import Loop
 
 log = structlog.get_logger(__name__)
 

@@ -57,6 +57,8 @@ async def serve(run: RunDir) -> None:
         loop, phases = state.ready()
         await phases.finish()
         await loop.checkpoint()
+        state.loop = state.phases = None  # from here on the control API says that the service is stopping
+        state.error = "the service is stopping"
 
 
 async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: contextlib.AsyncExitStack) -> FastAPI:

@@ -15,9 +15,12 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, TaskRun
 
+from flows.local_prefect import RECORDER_FLUSH_S
+
 
 def task_runs(flow_run_id: UUID) -> list[TaskRun]:
-    """The task runs of a flow run in order. They reach the server as events: waits until all are final."""
+    """The task runs of a flow run in order. Their states reach the API with a delay: waits for it, and until all are final."""
+    time.sleep(2 * RECORDER_FLUSH_S)
     end = time.monotonic() + 30
     with get_client(sync_client=True) as client:
         while True:
