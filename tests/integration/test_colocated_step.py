@@ -117,7 +117,7 @@ def test_loss_and_gradients_equal_the_formulas(
     ours = torch.load(tmp_path / "out", weights_only=False)
 
     assert ours["masked"] == {}
-    assert ours["loss"] == pytest.approx(float(result.loss), abs=1e-5)
+    assert ours["loss"] == pytest.approx(result.loss.item(), abs=1e-5)
     assert set(ours["gradients"]) == set(gradients)
     difference = sum(float((ours["gradients"][n].double() - g).square().sum()) for n, g in gradients.items()) ** 0.5
     total = sum(float(g.square().sum()) for g in gradients.values()) ** 0.5
@@ -140,4 +140,4 @@ def test_a_sample_that_engine_and_trainer_disagree_on_is_masked_but_counts(tmp_p
     subprocess.run([sys.executable, "-m", "tests.integration.step_child", *arguments], check=True, timeout=240)
     ours = torch.load(tmp_path / "out", weights_only=False)
     assert ours["masked"] == {"three hints": "logprob_mismatch"}
-    assert ours["loss"] == pytest.approx(float(result.loss) / 2, abs=1e-5)
+    assert ours["loss"] == pytest.approx(result.loss.item() / 2, abs=1e-5)
