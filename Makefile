@@ -13,7 +13,7 @@ SHELL := /bin/bash
 PRESET ?= local-cpu
 STEPS ?=
 SET ?=
-# On x86 the plain torch wheel carries CUDA; TORCH_INDEX=https://download.pytorch.org/whl/cpu gets the small one.
+# On x86 the plain torch wheel carries CUDA, which nothing here uses; TORCH_INDEX=<url> names an index with CPU wheels.
 TORCH_INDEX ?=
 
 VENV := .venv
@@ -54,7 +54,7 @@ check: setup
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/pyright
-	PYTHONPATH=. $(VENV)/bin/lint-imports --config pyproject.toml
+	PYTHONPATH=. $(VENV)/bin/lint-imports
 
 test: check
 	$(PY) -m pytest

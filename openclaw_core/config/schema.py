@@ -160,9 +160,6 @@ class TrainConfig(Section):
     keep_last: int = Field(default=2, ge=1, description="Checkpoints kept.")
     max_consecutive_skips: int = Field(default=3, ge=1, description="Non-finite steps in a row that fail the run.")
     parity_probe: int = Field(default=2, ge=0, description="Samples per step whose log-probs the engine recomputes.")
-    start_from: str | None = Field(
-        default=None, description="<run>[/step]: start from another run's checkpoint instead of the base model."
-    )
     deadline_s: float = Field(default=1800, gt=0, description="Deadline of one call to the trainer.")
 
 

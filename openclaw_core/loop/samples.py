@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from openclaw_core.config.schema import RunConfig
+from openclaw_core.gateway.rendering import splice
 from openclaw_core.ledger import JudgedTurn
 from openclaw_core.types import DropReason, FinishReason, Sample, Turn
 
@@ -40,7 +41,7 @@ def build_sample(judged: JudgedTurn, config: RunConfig, encode_hint: HintEncoder
             ids = encode_hint(hint)
             if len(ids) <= room:
                 hints.append(hint)
-                prompts.append(turn.prompt_ids[: turn.hint_offset] + ids + turn.prompt_ids[turn.hint_offset :])
+                prompts.append(splice(turn.prompt_ids, turn.hint_offset, ids))
     return Sample(
         sample_id=turn.turn_id,
         session_id=turn.session_id,

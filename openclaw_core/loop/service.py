@@ -63,6 +63,7 @@ async def serve(run: RunDir) -> None:
 
 async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: contextlib.AsyncExitStack) -> FastAPI:
     """Start the parts, bring them to where the ledger stands, and return the gateway's app."""
+    _refuse_what_is_not_built(config)
     hf_dir, base_checkpoint = hf_directory(config), torch_dist_directory(config)
     if not ray.is_initialized():
         ray.init(address="auto")
@@ -90,6 +91,13 @@ async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: 
     state.loop, state.phases = loop, PhaseRunner(loop)
     deps = GatewayDeps(config, run.secrets().api_key, renderer, engines[0], room, intake)
     return create_app(deps, pending=ledger.waiting())
+
+
+def _refuse_what_is_not_built(config: RunConfig) -> None:
+    """A setting that would be ignored is an error."""
+    if (config.engine.backend, config.engine.count) != ("local", 1):
+        found = f"engine.backend={config.engine.backend}, engine.count={config.engine.count}"
+        raise ServiceError(f"{found}: this version serves with one local engine; set engine.backend=local and engine.count=1")
 
 
 class _Server(uvicorn.Server):
