@@ -22,7 +22,7 @@ from openclaw_core.config.schema import RunConfig
 from openclaw_core.types import Sample
 from openclaw_core.weights.layout import hf_directory, torch_dist_directory
 
-TARGET = 4.0
+TARGET = 3.0
 
 
 def make_samples(vocab_size: int) -> list[Sample]:
