@@ -45,10 +45,6 @@ class DropReason(StrEnum):
     """Mean |ell_old - log mu| is over ``max_logprob_diff``: masked, but still counted in N."""
     MISSING_SCORE = "missing_score"
     """The teacher's scores are absent or non-finite."""
-    TRUNCATED = "truncated"
-    """Masked by ``truncated: mask``."""
-    CONTEXT_OVERFLOW = "context_overflow"
-    """The conversation no longer fits the context window; its session is closed for training."""
     NO_NEXT_STATE = "no_next_state"
     """The session ended without a reaction to this answer."""
 

@@ -130,7 +130,6 @@ class LossConfig(Section):
     hint_selection: Literal["shortest", "token_optimal", "sequence_optimal", "random"] = "sequence_optimal"
     subset_mode: Literal["student", "teacher", "overlap"] = "student"
     opd_center: bool = False
-    advantage_baseline: Literal["none"] = "none"
     shaped_turns: Literal["corrected", "opd_only", "plain"] = "corrected"
     head_chunk: int = Field(default=256, ge=1, description="Response positions per chunk of the output head.")
 
