@@ -59,9 +59,12 @@ def hybrid(config: RunConfig) -> Callable[[], object]:
     """Our step; the optimiser's included."""
     from openclaw_core.trainer.worker import TrainerWorker
 
-    worker = TrainerWorker(config.model_dump_json(), str(hf_directory(config)), str(torch_dist_directory(config)), 0, 1)
+    hf = str(hf_directory(config))
+    worker = TrainerWorker(config.model_dump_json(), hf, rank=0, world_size=1)
+    worker.join(None, tensor_parallel=1, threads=config.train.threads)
+    worker.build(hf, str(torch_dist_directory(config)))
     samples = make_samples(worker.spec.vocab_size)
-    return lambda: worker.train(1, samples, {})
+    return lambda: worker.train(1, samples, {}, None)
 
 
 def plain(config: RunConfig) -> Callable[[], object]:
@@ -74,10 +77,10 @@ def plain(config: RunConfig) -> Callable[[], object]:
     samples = make_samples(model.config.vocab_size)
 
     def step() -> None:
-        from openclaw_core.trainer.packing import micro_batches
+        from openclaw_core.trainer.packing import MicroBatch, micro_batches
 
         optimizer.zero_grad()
-        for batch in micro_batches(samples, config.train.micro_batch_size):
+        for batch in map(MicroBatch.of, micro_batches(samples, config.train.max_tokens_per_rank)[0]):
             with torch.autocast("cpu", torch.bfloat16):
                 hidden = model.model(batch.packed.ids, use_cache=False).last_hidden_state
                 rows = hidden.transpose(0, 1).reshape(-1, hidden.shape[-1])[batch.packed.rows]

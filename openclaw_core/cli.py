@@ -179,6 +179,22 @@ def doctor(preset: Preset = "local-cpu", assignments: Assignments = None) -> Non
 
 
 @app.command()
+def plan(
+    preset: Preset = "local-cpu", assignments: Assignments = None, as_json: Annotated[bool, typer.Option("--json")] = False
+) -> None:
+    """What a preset needs: memory of every rank and engine, disk of every host. Exit code 1 where it does not fit."""
+    from openclaw_core.planning import make_plan, report
+
+    made = make_plan(_config(preset, assignments))
+    if as_json:
+        typer.echo(json.dumps(report.as_json(made)))
+    else:
+        report.print_plan(made)
+    if not made.fits:
+        raise typer.Exit(1)
+
+
+@app.command()
 def config(preset: Preset = "local-cpu", assignments: Assignments = None) -> None:
     """Print every parameter with its value, as --set takes them."""
     tree = _config(preset, assignments).model_dump(mode="json")

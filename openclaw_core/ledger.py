@@ -49,6 +49,7 @@ CREATE TABLE IF NOT EXISTS steps (
     state TEXT NOT NULL,
     turn_ids TEXT NOT NULL,
     version INTEGER,
+    skipped INTEGER NOT NULL DEFAULT 0,
     metrics TEXT NOT NULL DEFAULT '{}',
     opened_at REAL NOT NULL
 );
@@ -59,7 +60,8 @@ CREATE TABLE IF NOT EXISTS outcomes (
     persona TEXT NOT NULL,
     first INTEGER NOT NULL,
     satisfied INTEGER NOT NULL,
-    relevant INTEGER NOT NULL
+    relevant INTEGER NOT NULL,
+    problem INTEGER NOT NULL
 );
 CREATE INDEX IF NOT EXISTS outcomes_by_step ON outcomes (step);
 """
@@ -96,7 +98,7 @@ class StepState(StrEnum):
 
     COLLECTED = "collected"
     TRAINED = "trained"
-    SKIPPED = "skipped"
+    """Or skipped: ``StepRecord.skipped``."""
     PUBLISHED = "published"
     REPORTED = "reported"
 
@@ -117,18 +119,21 @@ class StepRecord:
     state: StepState
     turn_ids: tuple[str, ...]
     version: int | None
+    skipped: bool
+    """By the guard against non-finite gradients: the version is that of the step before."""
     metrics: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a persona found an answer, as the feeder tells it; for metrics only."""
+    """How a persona found an answer, as the feeder tells it. ``problem``: the problem's number in the feeder's stream."""
 
     session_id: str
     persona: str
     first: bool
     satisfied: bool
     relevant: bool
+    problem: int
 
 
 class Ledger:
@@ -264,11 +269,11 @@ class Ledger:
 
     def record_training(self, step: int, version: int, skipped: bool, metrics: dict[str, Any]) -> None:
         """The optimiser step is done (or was skipped): its version and metrics, before anything is published."""
-        state, status = (StepState.SKIPPED, TurnStatus.SKIPPED) if skipped else (StepState.TRAINED, TurnStatus.TRAINED)
+        status = TurnStatus.SKIPPED if skipped else TurnStatus.TRAINED
         with self._transaction():
             self._db.execute(
-                "UPDATE steps SET state = ?, version = ?, metrics = ? WHERE step = ?",
-                (state, version, json.dumps(metrics), step),
+                "UPDATE steps SET state = ?, version = ?, skipped = ?, metrics = ? WHERE step = ?",
+                (StepState.TRAINED, version, skipped, json.dumps(metrics), step),
             )
             self._db.execute("UPDATE turns SET status = ? WHERE step = ? AND status = ?", (status, step, TurnStatus.BATCHED))
 
@@ -288,6 +293,23 @@ class Ledger:
         """All steps, in order."""
         return [_step(row) for row in self._db.execute("SELECT * FROM steps ORDER BY step")]
 
+    def consecutive_skips(self) -> int:
+        """How many of the last trained steps, counted from the newest, were skipped."""
+        trained = [record for record in self.steps() if record.version is not None]
+        return next((i for i, record in enumerate(reversed(trained)) if not record.skipped), len(trained))
+
+    def position(self) -> dict[str, int]:
+        """How far the ledger has come: last turn and verdict by sequence number, problems that were given out."""
+        turns, judgements = (
+            int(self._db.execute(f"SELECT COALESCE(MAX(seq), 0) FROM {table}").fetchone()[0])
+            for table in ("turns", "judgements")
+        )
+        return {"turns": turns, "judgements": judgements, "problems": self.problems()}
+
+    def problems(self) -> int:
+        """How many problems the feeder has given out, as far as it has told."""
+        return int(self._db.execute("SELECT COALESCE(MAX(problem), 0) FROM outcomes").fetchone()[0])
+
     def next_step(self) -> int:
         """The first step that has not been reported."""
         row = self._db.execute("SELECT MAX(step) FROM steps WHERE state = ?", (StepState.REPORTED,)).fetchone()
@@ -306,15 +328,25 @@ class Ledger:
     def add_outcome(self, outcome: Outcome, step: int) -> None:
         """Note how a persona found an answer in ``step``."""
         self._db.execute(
-            "INSERT INTO outcomes (session_id, step, persona, first, satisfied, relevant) VALUES (?, ?, ?, ?, ?, ?)",
-            (outcome.session_id, step, outcome.persona, outcome.first, outcome.satisfied, outcome.relevant),
+            "INSERT INTO outcomes (session_id, step, persona, first, satisfied, relevant, problem) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                outcome.session_id,
+                step,
+                outcome.persona,
+                outcome.first,
+                outcome.satisfied,
+                outcome.relevant,
+                outcome.problem,
+            ),
         )
 
     def outcomes(self, step: int) -> list[Outcome]:
         """What the feeder said during a step."""
         rows = self._db.execute("SELECT * FROM outcomes WHERE step = ? ORDER BY seq", (step,))
         return [
-            Outcome(r["session_id"], r["persona"], bool(r["first"]), bool(r["satisfied"]), bool(r["relevant"])) for r in rows
+            Outcome(r["session_id"], r["persona"], bool(r["first"]), bool(r["satisfied"]), bool(r["relevant"]), r["problem"])
+            for r in rows
         ]
 
     def _update_turn(self, sql: str, parameters: Iterable[Any], turn_id: str) -> None:
@@ -363,5 +395,10 @@ def _judged(row: sqlite3.Row) -> JudgedTurn:
 
 def _step(row: sqlite3.Row) -> StepRecord:
     return StepRecord(
-        row["step"], StepState(row["state"]), tuple(json.loads(row["turn_ids"])), row["version"], json.loads(row["metrics"])
+        row["step"],
+        StepState(row["state"]),
+        tuple(json.loads(row["turn_ids"])),
+        row["version"],
+        bool(row["skipped"]),
+        json.loads(row["metrics"]),
     )

@@ -6,6 +6,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
+
+from torch.distributed import TCPStore
 
 DEADLINE_S = 300
 
@@ -34,6 +37,12 @@ def run_ranks(module: str, arguments: Sequence[object], world_size: int = 1) -> 
     for process, (_, stderr) in zip(ranks, outputs, strict=True):
         assert process.returncode == 0, stderr
     return [stdout for stdout, _ in outputs]
+
+
+def tcp_store(rank: int | str, world_size: int | str, port: int | str) -> TCPStore:
+    """In a child: where the ranks meet, for ``init_parallel``; rank 0 is the server. RANK WORLD_SIZE PORT as they are given."""
+    timeout = timedelta(seconds=DEADLINE_S)
+    return TCPStore("127.0.0.1", int(port), int(world_size), is_master=int(rank) == 0, timeout=timeout)
 
 
 def free_port() -> int:

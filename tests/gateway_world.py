@@ -85,7 +85,7 @@ class World:
     engine: ScriptedEngine
     room: WaitingRoom
     state: str = "ready"
-    next_step: int = 1
+    problems: int = 0
     journal: list[tuple[str, str, Any]] = field(default_factory=list)
     turns: dict[str, Turn] = field(default_factory=dict)
 
@@ -141,7 +141,7 @@ class World:
 
         @app.get("/status")
         async def status() -> dict[str, Any]:
-            return {"run_id": "test", "state": self.state, "error": None, "next_step": self.next_step, "steps": 20}
+            return {"run_id": "test", "state": self.state, "error": None, "problems": self.problems, "steps": 20}
 
         @app.post("/sessions/{session_id}/outcome", status_code=204)
         async def outcome(session_id: str, request: Request) -> None:

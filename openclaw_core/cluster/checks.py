@@ -110,7 +110,7 @@ def _memory(parameters: int | None) -> Check:
     needed = MEMORY_BASE + MEMORY_BYTES_PER_PARAMETER * (parameters or 0)
     available = psutil.virtual_memory().available
     value = f"{available // MB:,} MB available, about {needed // MB:,} MB needed"
-    return Check("memory", value, available >= needed, "end other programs, or lower train.micro_batch_size")
+    return Check("memory", value, available >= needed, "end other programs, or lower train.max_tokens_per_rank")
 
 
 def _disk(place: Path, config: RunConfig, parameters: int | None) -> Check:

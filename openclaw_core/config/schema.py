@@ -150,16 +150,54 @@ class TrainConfig(Section):
     """The trainer and the length of the run."""
 
     steps: int = Field(ge=1, description="Rollout steps of the run.")
+    steps_per_rollout: int = Field(
+        default=1, ge=1, description="Optimiser steps per batch, each on its share of the samples; must divide the batch size."
+    )
     seed: int = Field(default=1, ge=0)
-    micro_batch_size: int = Field(default=4, ge=1)
-    tensor_parallel: int = Field(default=1, ge=1)
-    data_parallel: int = Field(default=1, ge=1)
+    max_tokens_per_rank: int = Field(
+        default=1024, ge=1, description="Positions of a micro-batch, padding included; a longer sample is alone in its own."
+    )
+    tensor_parallel: int = Field(default=1, ge=1, description="Ranks that share the model, all on one host.")
+    data_parallel: int = Field(default=1, ge=1, description="Copies of the model that share the batch.")
+    sequence_parallel: bool = Field(default=False, description="Split norms and residuals by position; with tensor_parallel.")
+    distributed_optimizer: bool = Field(default=False, description="Share the optimiser's state over data_parallel ranks.")
+    recompute: Literal["none", "full"] = Field(default="none", description="full: keep layer inputs, recompute the rest.")
     threads: int = Field(default=2, ge=1, description="CPU threads per trainer rank.")
     save_interval: int = Field(default=5, ge=1, description="Steps between checkpoints.")
-    keep_last: int = Field(default=2, ge=1, description="Checkpoints kept.")
+    keep_last: int = Field(default=2, ge=1, description="Newest checkpoints that are kept.")
+    keep_every: int = Field(default=0, ge=0, description="Checkpoints of these steps are kept for good; 0: of none.")
     max_consecutive_skips: int = Field(default=3, ge=1, description="Non-finite steps in a row that fail the run.")
     parity_probe: int = Field(default=2, ge=0, description="Samples per step whose log-probs the engine recomputes.")
-    deadline_s: float = Field(default=1800, gt=0, description="Deadline of one call to the trainer.")
+    deadline_s: float = Field(default=1800, gt=0, description="Deadline of one call to the trainer or the scorer.")
+    collective_s: float = Field(default=600, gt=0, description="Deadline of one collective between ranks.")
+    silence_s: float = Field(
+        default=30, gt=0, description="A rank that does not answer for so long is stuck: the call fails and names it."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.sequence_parallel and self.tensor_parallel == 1:
+            raise ValueError("train.sequence_parallel=true needs train.tensor_parallel above 1; set it to false")
+        return self
+
+
+class ScorerConfig(Section):
+    """Who computes old policy, teacher and reference for the loss (ALGORITHM 12)."""
+
+    placement: Literal["colocated", "separate"] = Field(
+        default="colocated", description="colocated: the trainer's ranks. separate: workers of their own, while turns come in."
+    )
+    tensor_parallel: int = Field(default=1, ge=1, description="Ranks that share one copy of the model (separate).")
+    data_parallel: int = Field(default=1, ge=1, description="Copies; each scores other samples (separate).")
+    threads: int = Field(default=2, ge=1, description="CPU threads per scorer rank (separate).")
+
+
+class TeacherConfig(Section):
+    """Which weights are given the hint."""
+
+    mode: Literal["on_policy", "frozen"] = Field(
+        default="on_policy", description="on_policy: the policy at the start of the step. frozen: the start model."
+    )
 
 
 class EngineConfig(Section):
@@ -228,6 +266,8 @@ class RunConfig(Section):
     loss: LossConfig
     optimizer: OptimizerConfig
     train: TrainConfig
+    scorer: ScorerConfig = Field(default_factory=ScorerConfig)
+    teacher: TeacherConfig = Field(default_factory=TeacherConfig)
     engine: EngineConfig
     judge: JudgeConfig
     feeder: FeederConfig
@@ -240,5 +280,10 @@ class RunConfig(Section):
             raise ValueError(
                 f"rollout.max_response_tokens={self.rollout.max_response_tokens} leaves no room for a prompt in "
                 f"model.context_length={self.model.context_length}"
+            )
+        if self.rollout.batch_size % self.train.steps_per_rollout:
+            raise ValueError(
+                f"train.steps_per_rollout={self.train.steps_per_rollout} does not divide "
+                f"rollout.batch_size={self.rollout.batch_size}; choose a divisor"
             )
         return self

@@ -22,7 +22,8 @@ class ServiceStatus(BaseModel):
 
     state: Literal["starting", "ready", "finished", "failed"]
     error: str | None
-    next_step: int
+    problems: int
+    """How many problems have been given out so far, as far as feeders have told."""
 
 
 class ControlClient:
@@ -52,9 +53,10 @@ class ControlClient:
 
         return await self._patiently("status", ready)
 
-    async def outcome(self, session_id: str, persona: str, reaction: Reaction, first: bool) -> None:
-        """Report how a persona found an answer; only metrics are made of it. Raises TaskFailed or FeederError."""
+    async def outcome(self, session_id: str, persona: str, reaction: Reaction, first: bool, problem: int) -> None:
+        """Report how a persona found an answer to problem number ``problem``. Raises TaskFailed or FeederError."""
         body = {"persona": persona, "satisfied": reaction.satisfied, "relevant": reaction.relevant, "first": first}
+        body["problem"] = problem
 
         async def post() -> None:
             await self._send("POST", f"/sessions/{session_id}/outcome", json=body)

@@ -54,8 +54,7 @@ async def run_feeder(
 ) -> FeederSummary:
     """Feed the gateway at ``base_url`` (with ``/v1``) until ``stop`` is set or the service has finished its steps.
 
-    Waits for the service first. A feeder that is started again in a resumed run begins with problems that the run has
-    not seen: a step uses up fewer problems than it has samples.
+    Waits for the service first. A feeder that is started again in a resumed run goes on where the one before it was.
 
     Raises:
         PersonaError, ProblemError: bad personas or problems; nothing was sent.
@@ -90,8 +89,8 @@ class Feeder:
     async def run(self) -> Literal["finished"]:
         """Feed until the service has finished. Raises FeederError."""
         status = await self._control.wait_until_ready()
-        problems = training_problems(self._config, position=(status.next_step - 1) * self._config.rollout.batch_size)
-        log.info("feeder_started", position=problems.position, tasks=len(self._past_first_session))
+        problems = training_problems(self._config, position=status.problems)
+        log.info("feeder_started", position=status.problems, tasks=len(self._past_first_session))
         workers = [self._work(index, problems) for index in range(len(self._past_first_session))]
         return await _first_of(self._finished(), *workers)
 
@@ -141,7 +140,7 @@ class Feeder:
             reaction = await person.react(answer.text)
             turns += 1
             self.counts["turns"] += 1
-            await self._control.outcome(session_id, persona.name, reaction, first=turns == 1)
+            await self._control.outcome(session_id, persona.name, reaction, first=turns == 1, problem=problem.number)
             if reaction.satisfied or turns == self._config.feeder.max_turns:
                 break
             messages += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": reaction.message}]

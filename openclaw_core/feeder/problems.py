@@ -23,6 +23,8 @@ class Problem:
     problem_id: str
     question: str
     answer: str
+    number: int
+    """Place in its stream, from 1."""
 
 
 class ProblemStream(Iterator[Problem]):
@@ -54,7 +56,7 @@ class ProblemStream(Iterator[Problem]):
     def __next__(self) -> Problem:
         question, answer = next(self._usable)
         self.position += 1
-        return Problem(problem_id=f"{self._name}-{self.position - 1}", question=question, answer=answer)
+        return Problem(f"{self._name}-{self.position - 1}", question, answer, number=self.position)
 
     def _unique(self) -> Iterator[tuple[str, str]]:
         misses = 0

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from openclaw_core.errors import OpenClawError
 from openclaw_core.ledger import Outcome
@@ -32,6 +32,8 @@ class OutcomeBody(BaseModel):
     satisfied: bool
     relevant: bool
     first: bool
+    problem: int = Field(ge=0)
+    """Number of the problem in the feeder's stream."""
 
 
 @dataclass
@@ -59,7 +61,15 @@ class ServiceState:
         head: dict[str, Any] = {"run_id": self.run_id, "steps": self.steps, "error": self.error}
         if self.loop is None or self.phases is None:
             batch = {"ready": 0, "size": self.batch_size, "in_flight": 0, "judging": 0}
-            progress = {"step": 0, "next_step": 1, "phase": None, "version": 0, "accepting": False, "eta_s": None}
+            progress = {
+                "step": 0,
+                "next_step": 1,
+                "phase": None,
+                "version": 0,
+                "accepting": False,
+                "eta_s": None,
+                "problems": 0,
+            }
             state = "failed" if self.error else "starting"
             return {**head, **progress, "state": state, "batch": batch, "metrics": {}, "waiting_for": "the models to load"}
         loop, next_step = self.loop, self.loop.ledger.next_step()
@@ -69,6 +79,7 @@ class ServiceState:
             "state": "finished" if next_step > self.steps else "ready",
             "step": next_step - 1,
             "next_step": next_step,
+            "problems": loop.ledger.problems(),
             "phase": self.phases.current[1] if self.phases.current else None,
             "version": loop.version,
             "accepting": loop.room.accepting,
@@ -126,13 +137,13 @@ def create_control_app(service: ServiceState, export_dir: Path) -> FastAPI:
     async def outcome(session_id: str, body: OutcomeBody) -> None:
         loop, _ = service.ready()
         loop.ledger.add_outcome(
-            Outcome(session_id, body.persona, body.first, body.satisfied, body.relevant), loop.ledger.next_step()
+            Outcome(session_id, body.persona, body.first, body.satisfied, body.relevant, body.problem), loop.ledger.next_step()
         )
 
     @app.post("/export")
     async def export() -> dict[str, Any]:
         loop, _ = service.ready()
-        checksum = await loop.trainer.export(export_dir)
+        checksum = await loop.learner.export(export_dir)
         return {"path": str(export_dir), "version": loop.version, "checksum": checksum}
 
     @app.post("/shutdown", status_code=202)

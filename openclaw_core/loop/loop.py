@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -20,10 +21,11 @@ from openclaw_core.errors import OpenClawError
 from openclaw_core.gateway.admission import WaitingRoom
 from openclaw_core.ledger import JudgedTurn, Ledger, StepRecord, StepState
 from openclaw_core.loop.intake import Intake
+from openclaw_core.loop.learner import Learner
 from openclaw_core.loop.metrics import MetricsFile, rollout_metrics
 from openclaw_core.loop.samples import HintEncoder, build_sample, unfit
 from openclaw_core.rundir import RunDir
-from openclaw_core.trainer.group import TrainerGroup
+from openclaw_core.scorer.score import Score
 from openclaw_core.types import Sample
 
 log = structlog.get_logger(__name__)
@@ -31,6 +33,16 @@ log = structlog.get_logger(__name__)
 
 class LoopError(OpenClawError):
     """A step cannot go on; the message says what was waited for or what went wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A batch on its way from ``score`` to ``train``."""
+
+    step: int
+    samples: list[Sample]
+    probe: dict[str, tuple[float, ...]]
+    scores: dict[str, Score] | None
 
 
 class Loop:
@@ -43,19 +55,19 @@ class Loop:
         ledger: Ledger,
         intake: Intake,
         room: WaitingRoom,
-        trainer: TrainerGroup,
+        learner: Learner,
         engines: list[Engine],
         encode_hint: HintEncoder,
     ) -> None:
         self.config, self.run = config, run
         self.ledger, self.intake, self.room = ledger, intake, room
-        self.trainer, self.engines, self.encode_hint = trainer, engines, encode_hint
+        self.learner, self.engines, self.encode_hint = learner, engines, encode_hint
         self.metrics_file = MetricsFile(run.metrics_file, ledger)
         self.version = 0
         self.holding = True
         """Under max_staleness 0: no main turn is admitted from batch-full to publish (and before the first collection)."""
         self._timings: dict[str, float] = {}
-        self._scored: tuple[int, list[Sample], dict[str, tuple[float, ...]]] | None = None
+        self._scored: Scored | None = None
 
     @property
     def occupancy(self) -> int:
@@ -65,13 +77,8 @@ class Loop:
         return self.intake.expected + self.intake.judging + self.intake.ready
 
     async def restore(self) -> None:
-        """Newest checkpoint k, or the start model; steps k+1..n again from the ledger; publish (ARCHITECTURE, decision 6)."""
-        step, self.version = await self.trainer.load(self.run.checkpoints)
-        for record in self.ledger.steps():
-            if record.step > step and record.state in (StepState.TRAINED, StepState.PUBLISHED, StepState.REPORTED):
-                log.info("replay_step", step=record.step, samples=len(record.turn_ids))
-                await self.trainer.train(record.step, self._samples(record), {})
-                self.version = record.version or self.version
+        """Bring the weights to where the ledger stands and serve them (ARCHITECTURE, decision 6)."""
+        self.version = await self.learner.restore()
         await self._publish_weights()
         self.metrics_file.rebuild()
         self.intake.resume()
@@ -83,6 +90,7 @@ class Loop:
             self.intake.reset_counts()
             self._admit_main_turns()
             while len(batch := self._fit_turns(step)) < size:
+                await self.learner.offer([self._sample(judged) for judged in batch])
                 if time.monotonic() - started > self.config.rollout.collect_deadline_s:
                     limit = self.config.rollout.collect_deadline_s
                     raise LoopError(f"step {step}: {self.waiting_for()} after rollout.collect_deadline_s={limit}")
@@ -93,47 +101,44 @@ class Loop:
         return {"samples": len(self._record(step).turn_ids)}
 
     async def score(self, step: int) -> dict[str, Any]:
-        """Admit the batch: splice the hints, and let the engine recompute a few log-probs for the parity probe.
+        """Splice the hints, wait for the teacher's numbers, and let the engine recompute a few log-probs (parity probe).
 
-        The teacher's forward passes belong to ``train`` where the trainer is its own scorer (ALGORITHM 12, colocated).
+        Where the trainer's ranks are the scorer, the teacher's forward passes belong to ``train`` (ALGORITHM 12, colocated).
         """
-        if self._scored is None or self._scored[0] != step:
+        if self._scored is None or self._scored.step != step:
             started = time.monotonic()
-            samples = self._samples(self._record(step))
+            samples = self.samples(self._record(step))
             probed = [s for s in samples if s.response_ids][: self.config.train.parity_probe]
             engine = self.engines[0]
             rows = [engine.prefill_logprobs(s.prompt_ids, s.response_ids, s.temperature) for s in probed]
             probe = {s.sample_id: row for s, row in zip(probed, await asyncio.gather(*rows), strict=True)}
-            self._scored = (step, samples, probe)
+            self._scored = Scored(step, samples, probe, await self.learner.scores(samples))
             self._timings["perf/score_time"] = time.monotonic() - started
-        return {"samples": len(self._scored[1]), "hinted": sum(bool(s.hints) for s in self._scored[1])}
+        return {"samples": len(self._scored.samples), "hinted": sum(bool(s.hints) for s in self._scored.samples)}
 
     async def train(self, step: int) -> dict[str, Any]:
-        """One optimiser step on the batch; recorded with its version before anything is published."""
+        """The optimiser's turn on the batch; recorded with its version before anything is published."""
         if self._record(step).state is StepState.COLLECTED:
             await self.score(step)
             assert self._scored is not None
-            _, samples, probe = self._scored
+            samples = self._scored.samples
             started = time.monotonic()
-            result = await self.trainer.train(step, samples, probe)
+            result = await self.learner.train(step, samples, self._scored.probe, self._scored.scores)
             self._timings["perf/train_time"] = time.monotonic() - started
             metrics = {**rollout_metrics(samples, self.version, self.intake, self._timings), **result.metrics, **self._timings}
+            metrics["train/skipped_steps"] = sum(record.skipped for record in self.ledger.steps()) + result.skipped
             self.version += not result.skipped
             self.ledger.record_training(step, self.version, result.skipped, metrics)
-            if result.consecutive_skips > self.config.train.max_consecutive_skips:
-                raise LoopError(
-                    f"step {step}: the gradient was not finite {result.consecutive_skips} times in a row, more than "
-                    f"train.max_consecutive_skips allows; last in samples {', '.join(result.bad_samples)}"
-                )
+            self._check_skips(step, result.bad_samples)
         record = self._record(step)
-        return {"version": record.version, "skipped": record.state is StepState.SKIPPED, **_picked(record.metrics, "train/")}
+        return {"version": record.version, "skipped": record.skipped, **_picked(record.metrics, "train/")}
 
     async def publish(self, step: int) -> dict[str, Any]:
         """Hand the new weights to every engine; users wait in the gateway meanwhile. A skipped step publishes nothing."""
         record = self._record(step)
-        if record.state in (StepState.TRAINED, StepState.SKIPPED):
+        if record.state is StepState.TRAINED:
             started = time.monotonic()
-            if record.state is StepState.TRAINED:
+            if not record.skipped:
                 await self._publish_weights()
             self._timings["perf/publish_time"] = time.monotonic() - started
             self.ledger.advance_step(step, StepState.PUBLISHED)
@@ -147,7 +152,7 @@ class Loop:
         if record.state is StepState.PUBLISHED:
             metrics = self.metrics_file.complete(record, self._timings)
             if step % self.config.train.save_interval == 0 or step == self.config.train.steps:
-                await self.trainer.save(self.run.checkpoints, step, self.version)
+                await self.learner.save(step, self.version)
             self.ledger.advance_step(step, StepState.REPORTED, metrics)
             self.metrics_file.append(self._record(step))
             log.info("step_reported", step=step, version=record.version, **_picked(metrics, "rollout/"))
@@ -157,7 +162,7 @@ class Loop:
         """Save what is trained so far, if it is not saved yet: a stopped run then has nothing to replay."""
         trained = [record.step for record in self.ledger.steps() if record.version is not None]
         if trained:
-            await self.trainer.save(self.run.checkpoints, trained[-1], self.version)
+            await self.learner.save(trained[-1], self.version)
 
     def waiting_for(self) -> str:
         """What a collection still needs, in words."""
@@ -178,8 +183,22 @@ class Loop:
                 self.room.notify()  # its place is free
         return fit
 
-    def _samples(self, record: StepRecord) -> list[Sample]:
-        return [build_sample(judged, self.config, self.encode_hint) for judged in self.ledger.turns(record.turn_ids)]
+    def samples(self, record: StepRecord) -> list[Sample]:
+        """The samples of a recorded step, in their order."""
+        return [self._sample(judged) for judged in self.ledger.turns(record.turn_ids)]
+
+    def _sample(self, judged: JudgedTurn) -> Sample:
+        return build_sample(judged, self.config, self.encode_hint)
+
+    def _check_skips(self, step: int, bad_samples: Sequence[str]) -> None:
+        skips = self.ledger.consecutive_skips()
+        if skips:
+            log.warning("step_skipped", step=step, in_a_row=skips, samples=bad_samples, reason="the gradient is not finite")
+        if skips > self.config.train.max_consecutive_skips:
+            raise LoopError(
+                f"step {step}: the gradient was not finite {skips} times in a row, more than "
+                f"train.max_consecutive_skips allows; last in samples {', '.join(bad_samples)}"
+            )
 
     def _record(self, step: int) -> StepRecord:
         record = self.ledger.step(step)
@@ -193,12 +212,13 @@ class Loop:
 
     async def _publish_weights(self) -> None:
         """Users wait in the gateway until every engine serves the new version; on an error they go on waiting for the retry."""
-        weights = await self.trainer.weights()
+        weights = await self.learner.weights()
         self.room.pause()
         await self.room.drain(self.config.engine.deadline_s)
         for engine in self.engines:
             await engine.load_weights(weights.reference, self.version, weights.checksum)
         self.room.resume()
+        await self.learner.published(weights, self.version)
 
 
 def _picked(metrics: Mapping[str, Any], prefix: str) -> dict[str, Any]:

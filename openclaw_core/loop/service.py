@@ -28,11 +28,11 @@ from openclaw_core.judge import build_judge
 from openclaw_core.ledger import Ledger
 from openclaw_core.loop.control import ServiceState, create_control_app
 from openclaw_core.loop.intake import Intake
+from openclaw_core.loop.learner import Learner
 from openclaw_core.loop.loop import Loop
 from openclaw_core.loop.phases import PhaseRunner
 from openclaw_core.rundir import RunDir
-from openclaw_core.trainer.group import TrainerGroup
-from openclaw_core.weights.layout import hf_directory, torch_dist_directory
+from openclaw_core.weights.layout import hf_directory
 
 log = structlog.get_logger(__name__)
 
@@ -64,14 +64,12 @@ async def serve(run: RunDir) -> None:
 async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: contextlib.AsyncExitStack) -> FastAPI:
     """Start the parts, bring them to where the ledger stands, and return the gateway's app."""
     _refuse_what_is_not_built(config)
-    hf_dir, base_checkpoint = hf_directory(config), torch_dist_directory(config)
+    hf_dir = hf_directory(config)
     if not ray.is_initialized():
         ray.init(address="auto")
     ledger = Ledger(run.ledger_file)
     stack.callback(ledger.close)
     renderer = ChatRenderer.from_pretrained(hf_dir)
-    trainer = TrainerGroup(config, hf_dir, base_checkpoint)
-    stack.callback(trainer.stop)
     engines = [RayEngine.start(config, hf_dir, name=f"engine-{i}") for i in range(config.engine.count)]
     for engine in engines:
         stack.callback(engine.stop)
@@ -86,7 +84,9 @@ async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: 
     intake = Intake(ledger, build_judge(config), room.notify, config.rollout.reaction_grace_s)
     stack.push_async_callback(intake.stop)
     label = config.judge.hint_label
-    loop = Loop(config, run, ledger, intake, room, trainer, list(engines), lambda hint: renderer.hint_ids(hint, label))
+    learner = await Learner.start(config, run, ledger, lambda record: loop.samples(record))
+    stack.callback(learner.stop)
+    loop = Loop(config, run, ledger, intake, room, learner, list(engines), lambda hint: renderer.hint_ids(hint, label))
     await loop.restore()
     state.loop, state.phases = loop, PhaseRunner(loop)
     deps = GatewayDeps(config, run.secrets().api_key, renderer, engines[0], room, intake)

@@ -7,7 +7,7 @@ from openclaw_core.losses.config import HintSelection, LossConfig, ShapedTurns, 
 from openclaw_core.losses.errors import LossError
 from openclaw_core.losses.head import HeadStats, WeightGrad, head_stats, logits_at
 from openclaw_core.losses.hybrid import HybridInputs, HybridOutput, hybrid_loss
-from openclaw_core.losses.metrics import Sums, add_sums, finish_metrics
+from openclaw_core.losses.metrics import Sums, add_sums, finish_metrics, mean_of_steps
 from openclaw_core.losses.selection import Selection, Support, select
 from openclaw_core.losses.topk_opd import OpdInputs
 
@@ -31,6 +31,7 @@ __all__ = [
     "hybrid_loss",
     "logits_at",
     "mask_mismatch",
+    "mean_of_steps",
     "select",
     "token_weights",
 ]

@@ -1,17 +1,22 @@
-"""The output head on response rows only, in chunks, recomputed in backward (ALGORITHM 12).
+"""The output head on response rows only, in tiles, recomputed in backward (ALGORITHM 12).
 
-log pi(v) = ``logits_at`` - ``head_stats(...).lse``. Neither keeps logits: at most [chunk, V] exist at any time, and what is
-saved for backward is [n, H]. Half-precision hidden states and weights are upcast, so that logits have fp32 accuracy.
+log pi(v) = ``logits_at`` - ``head_stats(...).lse``. Neither keeps logits: at most [chunk, TILE] of them exist at any time,
+and what is saved for backward is [n, H]. The loop over the vocabulary is the outer one, so that each row of the weight is
+read, upcast and given its gradient once a pass.
 
-The weight is the whole output matrix or, with ``group``, this rank's rows of it; hidden states are then replicated over the
-group, and their gradient comes back already summed over it. Rows at and beyond ``vocab_size`` are Megatron's padding and
-take no part. ``tied`` says that the embedding uses the same weight, which decides how the gradient reaches Megatron's
-``main_grad`` (see WeightGrad).
+Half-precision hidden states and weights are upcast, so that logits have fp32 accuracy. In backward bf16 ones are not: the
+gradient of the logits is rounded to bf16, as in any bf16 output layer, while sums over tiles and chunks stay in fp32.
+
+The weight is the whole output matrix or, with ``group``, this rank's rows of it; hidden states are then the same on every
+rank of the group. The gradient of the hidden states is this rank's part: whoever replicated them sums it over the group.
+Rows at and beyond ``vocab_size`` are Megatron's padding and take no part. ``tied`` says that the embedding uses the same
+weight, which decides how the gradient reaches Megatron's ``main_grad`` (see WeightGrad).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -22,7 +27,10 @@ from torch.autograd.function import once_differentiable
 
 from openclaw_core.losses import vocab_parallel
 from openclaw_core.losses.errors import LossError
-from openclaw_core.losses.vocab_parallel import Group
+from openclaw_core.losses.vocab_parallel import Group, Part
+
+TILE = 8192
+"""Rows of the output matrix that are worked on at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +64,8 @@ def head_stats(
     shard = _Shard.of(weight, vocab_size, group)
     if not 0 <= topk <= vocab_size:
         raise LossError(f"topk={topk}: allowed is 0 to vocab_size={vocab_size}")
-    x = _tempered(h, weight, temperature, chunk)
-    stats = cast(Any, _HeadStats).apply(x, weight, shard, topk, chunk, tied)
+    _check(h, weight, temperature, chunk)
+    stats = cast(Any, _HeadStats).apply(h, weight, temperature, shard, topk, chunk, tied)
     return HeadStats(*cast(tuple[Tensor, Tensor, Tensor], stats))
 
 
@@ -77,8 +85,8 @@ def logits_at(
         raise LossError(f"ids have shape {tuple(ids.shape)}; expected [{h.shape[0]}, k], one row per hidden state")
     if ids.numel() and bool(((ids < 0) | (ids >= shard.vocab_size)).any()):
         raise LossError(f"ids reach from {int(ids.min())} to {int(ids.max())}; allowed is 0 to {shard.vocab_size - 1}")
-    x = _tempered(h, weight, temperature, chunk)
-    return cast(Any, _LogitsAt).apply(x, weight, ids, shard, chunk, tied)
+    _check(h, weight, temperature, chunk)
+    return cast(Any, _LogitsAt).apply(h, weight, temperature, ids, shard, chunk, tied)
 
 
 class WeightGrad:
@@ -87,7 +95,8 @@ class WeightGrad:
     Without ``main_grad`` it is returned to autograd. With it (Megatron's DDP) it is added there in place, in fp32, and
     Megatron's hook, which adds the autograd gradient unless ``grad_added_to_main_grad`` is set, must not add it again:
 
-    * untied: the flag is set, and a gradient without storage is returned so that the hook runs;
+    * untied: the flag is set, and an unfilled gradient is returned so that the hook runs, as Megatron's own layers do. Only
+      the normaliser, which is part of every log-prob, returns it: autograd would fill a second one in by adding the two;
     * tied: the embedding's gradient still has to come through the hook, so the flag stays off and nothing is returned.
     """
 
@@ -98,7 +107,7 @@ class WeightGrad:
         self.buffer: Tensor = torch.zeros_like(weight, dtype=dtype) if main is None or main.dtype != dtype else main
         """[rows, hidden]; add the gradient here."""
 
-    def hand_over(self) -> Tensor | None:
+    def hand_over(self, *, run_hook: bool) -> Tensor | None:
         """What backward returns for the weight."""
         if self._main is None:
             return self.buffer.to(self._weight.dtype)
@@ -107,7 +116,7 @@ class WeightGrad:
         if self._tied:
             return None
         self._weight.grad_added_to_main_grad = True  # pyright: ignore[reportAttributeAccessIssue]
-        return self._weight.new_zeros(()).expand(self._weight.shape)
+        return torch.empty_like(self._weight) if run_hook else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +144,21 @@ class _Shard:
 
 class _HeadStats(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, shard: _Shard, topk: int, chunk: int, tied: bool) -> tuple[Tensor, ...]:
-        n, group = x.shape[0], shard.group
-        w = weight[: shard.rows].to(x.dtype)
-        lse, entropy = x.new_empty(n), x.new_empty(n)
-        ids = torch.empty(n, topk, dtype=torch.int64, device=x.device)
-        for rows in _chunks(n, chunk):
-            z = x[rows] @ w.T
-            _, lse[rows] = vocab_parallel.max_and_logsumexp(z, group=group)
-            entropy[rows] = vocab_parallel.entropy(z, lse[rows], group=group)
-            if topk > 0:
-                ids[rows] = vocab_parallel.topk(z, topk, start=shard.start, group=group)
-        ctx.save_for_backward(x, weight, lse)
+    def forward(
+        ctx: Any, h: Tensor, weight: Tensor, temperature: Tensor, shard: _Shard, topk: int, chunk: int, tied: bool
+    ) -> tuple[Tensor, ...]:
+        logits = _Logits(h, weight, temperature, shard, chunk)
+        parts: list[list[Part]] = [[] for _ in logits.chunks]
+        scratch = logits.buffer()
+        with _fast_products(h, weight):
+            for tile, w in logits.tiles():
+                for rows, found in zip(logits.chunks, parts, strict=True):
+                    z = logits.of(rows, w)
+                    start = shard.start + tile.start
+                    found.append(vocab_parallel.summarise(z, topk, start=start, scratch=_view(scratch, z.shape)))
+        merged = [vocab_parallel.merge(found, topk, shard.group) for found in parts]
+        lse, entropy, ids = (torch.cat(pieces) for pieces in zip(*merged, strict=True))
+        ctx.save_for_backward(h, weight, temperature, lse)
         ctx.mark_non_differentiable(ids, entropy)
         ctx.shard, ctx.chunk, ctx.tied = shard, chunk, tied
         return lse, ids, entropy
@@ -154,50 +166,106 @@ class _HeadStats(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight, lse = cast(tuple[Tensor, ...], ctx.saved_tensors)
-        shard = cast(_Shard, ctx.shard)
-        grad_lse = cast(Tensor, grads[0])
-        w = weight[: shard.rows].to(x.dtype)
-        grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        grad_w = WeightGrad(weight, x.dtype, tied=ctx.tied) if ctx.needs_input_grad[1] else None
-        for rows in _chunks(x.shape[0], ctx.chunk):
-            grad_z = (x[rows] @ w.T).sub_(lse[rows, None]).exp_().mul_(grad_lse[rows, None])
-            if grad_x is not None:
-                torch.mm(grad_z, w, out=grad_x[rows])
-            if grad_w is not None:
-                grad_w.buffer[: shard.rows].addmm_(grad_z.T, x[rows])
-        return _finish(grad_x, grad_w, shard)
+        h, weight, temperature, lse = cast(tuple[Tensor, ...], ctx.saved_tensors)
+        logits = _Logits(h, weight, temperature, ctx.shard, ctx.chunk)
+        grad_lse = cast(Tensor, grads[0])[:, None] / temperature.to(lse.dtype)[:, None]
+        grad_h = torch.zeros_like(h, dtype=lse.dtype) if ctx.needs_input_grad[0] else None
+        grad_w = WeightGrad(weight, lse.dtype, tied=ctx.tied) if ctx.needs_input_grad[1] else None
+        # fp16 has too small a range for grad_z.
+        rounded = h.dtype == weight.dtype == torch.bfloat16
+        with _fast_products(h, weight):
+            for tile, w in logits.tiles():
+                factor = weight[tile] if rounded else w
+                for rows in logits.chunks:
+                    grad_z = logits.of(rows, w).sub_(lse[rows, None]).exp_().mul_(grad_lse[rows]).to(factor.dtype)
+                    if grad_h is not None:
+                        _add_product(grad_h[rows], grad_z, factor)
+                    if grad_w is not None:
+                        _add_product(grad_w.buffer[tile], grad_z.T, h[rows].to(factor.dtype))
+        return _returned(h, grad_h, grad_w, run_hook=True)
 
 
 class _LogitsAt(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, ids: Tensor, shard: _Shard, chunk: int, tied: bool) -> Tensor:
+    def forward(
+        ctx: Any, h: Tensor, weight: Tensor, temperature: Tensor, ids: Tensor, shard: _Shard, chunk: int, tied: bool
+    ) -> Tensor:
+        dtype = _dtype(h, weight)
         local, inside = vocab_parallel.localise(ids, start=shard.start, rows=shard.rows)
-        z = x.new_empty(ids.shape)
-        for rows in _chunks(x.shape[0], chunk):
-            z[rows] = torch.einsum("nh,nkh->nk", x[rows], weight[local[rows]].to(x.dtype))
-        ctx.save_for_backward(x, weight, local, inside)
-        ctx.shard, ctx.chunk, ctx.tied = shard, chunk, tied
-        return vocab_parallel.sum_over_shards(z.where(inside, 0), shard.group)
+        z = h.new_empty(ids.shape, dtype=dtype)
+        for rows in _chunks(h.shape[0], chunk):
+            z[rows] = torch.einsum("nh,nkh->nk", h[rows].to(dtype), weight[local[rows]].to(dtype))
+        z = z.div_(temperature.to(dtype)[:, None]).where(inside, 0)
+        ctx.save_for_backward(h, weight, temperature, local, inside)
+        ctx.chunk, ctx.tied = chunk, tied
+        return vocab_parallel.reduce_(z, shard.group)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight, local, inside = cast(tuple[Tensor, ...], ctx.saved_tensors)
-        grad_z = cast(Tensor, grads[0]).where(inside, 0)
-        grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        grad_w = WeightGrad(weight, x.dtype, tied=ctx.tied) if ctx.needs_input_grad[1] else None
-        for rows in _chunks(x.shape[0], ctx.chunk):
-            if grad_x is not None:
-                grad_x[rows] = torch.einsum("nk,nkh->nh", grad_z[rows], weight[local[rows]].to(x.dtype))
+        h, weight, temperature, local, inside = cast(tuple[Tensor, ...], ctx.saved_tensors)
+        grad_z = (cast(Tensor, grads[0]) / temperature.to(grads[0].dtype)[:, None]).where(inside, 0)
+        grad_h = torch.empty_like(h, dtype=grad_z.dtype) if ctx.needs_input_grad[0] else None
+        grad_w = WeightGrad(weight, grad_z.dtype, tied=ctx.tied) if ctx.needs_input_grad[1] else None
+        for rows in _chunks(h.shape[0], ctx.chunk):
+            if grad_h is not None:
+                grad_h[rows] = torch.einsum("nk,nkh->nh", grad_z[rows], weight[local[rows]].to(grad_z.dtype))
             if grad_w is not None:
-                outer = grad_z[rows, :, None] * x[rows, None, :]
+                outer = grad_z[rows, :, None] * h[rows, None, :]
                 grad_w.buffer.index_add_(0, local[rows].flatten(), outer.flatten(0, 1))
-        return _finish(grad_x, grad_w, ctx.shard)
+        return _returned(h, grad_h, grad_w, run_hook=False)
 
 
-def _tempered(h: Tensor, weight: Tensor, temperature: Tensor, chunk: int) -> Tensor:
-    """h / temperature in the dtype of the logits: dividing [n, H] spares a pass over [n, V]."""
+class _Logits:
+    """The logits of one pass over the head, [chunk, TILE] at a time, in a buffer that the next ones overwrite."""
+
+    def __init__(self, h: Tensor, weight: Tensor, temperature: Tensor, shard: _Shard, chunk: int) -> None:
+        dtype = _dtype(h, weight)
+        self._x, self._temperature = h.to(dtype), temperature.to(dtype)[:, None]
+        self._weight, self._rows, self._chunk = weight, shard.rows, chunk
+        self._z = self.buffer()
+        self.chunks = _chunks(h.shape[0], chunk)
+
+    def buffer(self) -> Tensor:
+        """Room for the logits of a chunk and a tile."""
+        return self._x.new_empty(min(self._chunk, self._x.shape[0]) * min(TILE, self._rows))
+
+    def tiles(self) -> Iterator[tuple[slice, Tensor]]:
+        """Each tile's place in the weight, and its rows, upcast into a buffer that the next tile overwrites."""
+        x, weight = self._x, self._weight
+        upcast = None if weight.dtype == x.dtype else x.new_empty(min(TILE, self._rows), x.shape[1])
+        for tile in _chunks(self._rows, TILE):
+            w = weight[tile]
+            yield tile, w if upcast is None else upcast[: w.shape[0]].copy_(w)
+
+    def of(self, rows: slice, w: Tensor) -> Tensor:
+        """h[rows] w^T / temperature."""
+        x = self._x[rows]
+        z = torch.mm(x, w.T, out=_view(self._z, (x.shape[0], w.shape[0])))
+        return z.div_(self._temperature[rows])
+
+
+@contextmanager
+def _fast_products(h: Tensor, weight: Tensor) -> Generator[None]:
+    """On a CPU, let oneDNN multiply what was bf16, with its licence to round factors to bf16 before adding up in fp32.
+
+    The logits' factors are bf16 numbers, upcast, so nothing is rounded: the result has fp32's accuracy, at the speed of bf16
+    where the CPU has such a product, and elsewhere still faster than torch's default library. This is why the temperature
+    divides the logits: h / temperature is no bf16 number.
+    """
+    if h.device.type != "cpu" or not h.dtype == weight.dtype == torch.bfloat16:
+        yield
+        return
+    matmul = cast(Any, torch.backends.mkldnn).matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
+
+
+def _check(h: Tensor, weight: Tensor, temperature: Tensor, chunk: int) -> None:
     if h.ndim != 2 or weight.ndim != 2 or h.shape[1] != weight.shape[1] or temperature.shape != h.shape[:1]:
         raise LossError(
             f"h {tuple(h.shape)}, weight {tuple(weight.shape)}, temperature {tuple(temperature.shape)}; expected "
@@ -209,15 +277,32 @@ def _tempered(h: Tensor, weight: Tensor, temperature: Tensor, chunk: int) -> Ten
         raise LossError(
             f"a temperature of {float(temperature.min())}; greedy turns are not trainable and must be dropped before"
         )
-    dtype = torch.promote_types(torch.promote_types(h.dtype, weight.dtype), torch.float32)
-    return h.to(dtype) / temperature.to(dtype)[:, None]
 
 
-def _chunks(n: int, size: int) -> Iterator[slice]:
-    return (slice(begin, begin + size) for begin in range(0, n, size))
+def _dtype(h: Tensor, weight: Tensor) -> torch.dtype:
+    """Of the logits."""
+    return torch.promote_types(torch.promote_types(h.dtype, weight.dtype), torch.float32)
 
 
-def _finish(grad_x: Tensor | None, grad_w: WeightGrad | None, shard: _Shard) -> tuple[Tensor | None, ...]:
-    """The result of a backward: each shard holds only its part of the gradient of the replicated hidden states."""
-    whole_x = None if grad_x is None else vocab_parallel.reduce_(grad_x, shard.group)
-    return whole_x, None if grad_w is None else grad_w.hand_over(), None, None, None, None
+def _add_product(out: Tensor, a: Tensor, b: Tensor) -> None:
+    """out += a b, the product rounded to the type of its factors if that is not the type of ``out``."""
+    if a.dtype == out.dtype:
+        out.addmm_(a, b)
+    else:
+        out.add_(a @ b)
+
+
+def _chunks(n: int, size: int) -> list[slice]:
+    """At least one, so that a rank without rows enters the collectives too."""
+    return [slice(begin, min(begin + size, n)) for begin in range(0, max(n, 1), size)]
+
+
+def _view(buffer: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The beginning of a flat buffer, as a contiguous [rows, columns]."""
+    return buffer[: shape[0] * shape[1]].view(shape)
+
+
+def _returned(h: Tensor, grad_h: Tensor | None, grad_w: WeightGrad | None, *, run_hook: bool) -> tuple[Tensor | None, ...]:
+    """What a backward returns for h, weight and five arguments without a gradient."""
+    whole_w = None if grad_w is None else grad_w.hand_over(run_hook=run_hook)
+    return None if grad_h is None else grad_h.to(h.dtype), whole_w, None, None, None, None, None

@@ -117,7 +117,11 @@ def _check(inputs: HybridInputs, config: LossConfig) -> None:
 
 
 def _check_opd(opd: OpdInputs, mask: Tensor) -> None:
-    scores = {"opd.old_logp": opd.old_logp, "opd.teacher_logp": opd.teacher_logp}
+    scores = {
+        "opd.old_logp": opd.old_logp,
+        "opd.teacher_logp": opd.teacher_logp,
+        "opd.teacher_old_logp": opd.teacher_old_logp,
+    }
     flags = {"opd.support": opd.support, "opd.has_hint": opd.has_hint}
     _check_shapes({"opd.has_hint": opd.has_hint, "opd.hint": opd.hint, "opd.overlap": opd.overlap}, mask.shape)
     _check_shapes({"opd.cur_logp": opd.cur_logp, "opd.support": opd.support} | scores, (*mask.shape, opd.support.shape[-1]))

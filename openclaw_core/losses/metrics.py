@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+Number = TypeVar("Number", Tensor, float)
 Sums = dict[str, Tensor]
 """Scalar tensors by name; the same names in every micro-batch and on every rank of a run."""
 
@@ -41,16 +43,22 @@ _METRICS = {
 }
 
 
-def add_sums(parts: Iterable[Mapping[str, Tensor]]) -> Sums:
+def add_sums(parts: Iterable[Mapping[str, Number]]) -> dict[str, Number]:
     """The sums of several micro-batches or ranks as one."""
-    total: Sums = {}
+    total: dict[str, Number] = {}
     for part in parts:
         for name, value in part.items():
             total[name] = total[name] + value if name in total else value
     return total
 
 
-def finish_metrics(sums: Mapping[str, Tensor], *, single_step: bool) -> dict[str, float | None]:
+def mean_of_steps(sums: Mapping[str, Number], steps: int) -> dict[str, Number]:
+    """The added sums of a rollout's optimiser steps, with losses as means over the steps instead of sums."""
+    totals = {metric.numerator for metric in _METRICS.values() if metric.total} | {"loss"}
+    return {name: value / steps if name in totals else value for name, value in sums.items()}
+
+
+def finish_metrics(sums: Mapping[str, Tensor | float], *, single_step: bool) -> dict[str, float | None]:
     """The metrics of a whole batch.
 
     None where nothing counted (a term that is off, no hinted token) and, with ``single_step``, for ppo_kl and the clip

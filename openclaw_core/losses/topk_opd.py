@@ -22,8 +22,11 @@ class OpdInputs:
 
     cur_logp: Float[Tensor, "n K"]
     old_logp: Float[Tensor, "n K"]
+    """ell_old(v) by the trainer, for w and rho."""
     teacher_logp: Float[Tensor, "n K"]
     """ell_T,c*(v)"""
+    teacher_old_logp: Float[Tensor, "n K"]
+    """ell_old(v) by whoever computed ell_T: the noise of its kernels cancels in delta. The trainer's where that is the same."""
     support: Bool[Tensor, "n K"]
     """Which of the K ids belong to S_t."""
     has_hint: Bool[Tensor, " n"]
@@ -43,7 +46,7 @@ def opd_loss(inputs: OpdInputs, rows: Bool[Tensor, " n"], config: LossConfig) ->
     old = inputs.old_logp.detach()
     # The softmax of a row without support is NaN; where makes it 0, and no gradient runs through w.
     w = torch.where(valid, old, -torch.inf).softmax(-1).where(valid, 0)
-    delta = torch.where(valid, inputs.teacher_logp.detach() - old, 0)
+    delta = torch.where(valid, (inputs.teacher_logp - inputs.teacher_old_logp).detach(), 0)
     if config.adv_diff_clip > 0:
         delta = delta.clamp(-config.adv_diff_clip, config.adv_diff_clip)
     centre = (w * delta).sum(-1, keepdim=True) if config.opd_center else 0

@@ -1,14 +1,15 @@
-"""Softmax statistics over a vocabulary that may be sharded over ranks (ALGORITHM 9).
+"""Softmax statistics over a vocabulary of which each rank, and each step of a loop, sees only a part (ALGORITHM 9).
 
-``z`` are logits already divided by the temperature, without padding rows: [n, v], where v is the whole vocabulary or
-this rank's shard of it, beginning at global id ``start``. ``group`` None or of size 1 means that nothing is sharded and no
-collective runs. Every result is the same on all ranks of the group. Gradients flow to the local shard only: each rank
-computes the same loss, so the gradient of a reduced value is already whole on each of them.
+``summarise`` reduces the logits of some columns to a few numbers a row; ``merge`` makes the whole vocabulary's log-sum-exp,
+entropy and top-K of them, over the parts of this rank and over the ranks of ``group``. ``group`` None or of size 1 means
+that nothing is sharded and no collective runs. What ``merge`` returns is the same on all ranks. Nothing here has a
+gradient: ``head`` brings its own.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,53 @@ from torch import Tensor
 from torch.nn import functional
 
 Group = dist.ProcessGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What some columns of the vocabulary contribute to the softmax of each row."""
+
+    lse: Float[Tensor, " n"]
+    """log sum exp of their logits."""
+    mean: Float[Tensor, " n"]
+    """Their expected logit, sum p z, with p normalised within the part."""
+    values: Float[Tensor, "n k"]
+    """Their largest logits, largest first: at least one, fewer than k if there are fewer columns."""
+    ids: Int[Tensor, "n k"]
+    """Global ids of ``values``."""
+
+
+def summarise(z: Float[Tensor, "n v"], k: int, *, start: int, scratch: Float[Tensor, "n v"]) -> Part:
+    """The part of the columns whose global ids begin at ``start``, given their tempered logits; overwrites ``scratch``."""
+    values, ids = z.topk(min(max(k, 1), z.shape[-1]), dim=-1)
+    p = torch.softmax(z, -1, out=scratch)
+    # torch subtracts the maximum in softmax; that of the largest logit is 1 / sum exp(z - maximum).
+    lse = values[:, 0] - p.gather(-1, ids[:, :1])[:, 0].log()
+    return Part(lse, p.mul_(z).sum(-1), values, ids + start)
+
+
+def merge(
+    parts: Sequence[Part], k: int, group: Group | None = None
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], Int[Tensor, "n k"]]:
+    """Log sum exp, entropy (nats) and the ids of the k largest logits, largest first, of ``parts`` and of all ranks.
+
+    Every rank brings at least one part; k is at most the size of the whole vocabulary.
+    """
+    lse = torch.stack([part.lse for part in parts], dim=-1)
+    mean = torch.stack([part.mean for part in parts], dim=-1)
+    peak = reduce_(lse.amax(-1), group, dist.ReduceOp.MAX)
+    share = (lse - peak[:, None]).exp()
+    mass, moment = reduce_(torch.stack([share.sum(-1), (share * mean).sum(-1)]), group)
+    # log pi(v) = z_v - peak - log mass: the maximum is part of the normaliser.
+    whole = peak + mass.log()
+    return whole, whole - moment / mass, _topk(parts, k, group)
+
+
+def localise(ids: Int[Tensor, "..."], *, start: int, rows: int) -> tuple[Int[Tensor, "..."], Tensor]:
+    """Index of each global id within a shard of ``rows`` rows (0 where it is elsewhere), and whether it is there."""
+    local = ids - start
+    inside = (local >= 0) & (local < rows)
+    return local.where(inside, 0), inside
 
 
 def shard_count(group: Group | None) -> int:
@@ -30,82 +78,24 @@ def shard_rank(group: Group | None) -> int:
 
 
 def reduce_(x: Tensor, group: Group | None, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
-    """All-reduce ``x`` in place, outside autograd, and return it."""
+    """All-reduce ``x`` in place and return it."""
     if shard_count(group) > 1:
         dist.all_reduce(x, op, group=group)  # pyright: ignore[reportUnknownMemberType]
     return x
 
 
-def sum_over_shards(x: Tensor, group: Group | None) -> Tensor:
-    """All-reduce SUM whose gradient is the identity."""
-    if shard_count(group) == 1:
-        return x
-    return cast(Any, _SumOverShards).apply(x, group)
-
-
-def max_and_logsumexp(
-    z: Float[Tensor, "n v"], *, group: Group | None = None
-) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Row maxima (detached) and log sum exp, the maximum subtracted before exp. log pi(v) = z_v - logsumexp."""
-    peak = reduce_(z.detach().amax(-1), group, dist.ReduceOp.MAX)
-    mass = sum_over_shards((z - peak[:, None]).exp_().sum(-1), group)
-    return peak, peak + mass.log()
-
-
-@torch.no_grad()
-def entropy(z: Float[Tensor, "n v"], logsumexp: Float[Tensor, " n"], *, group: Group | None = None) -> Float[Tensor, " n"]:
-    """H = logsumexp - sum p z, in nats; a metric, without a gradient."""
-    p = (z - logsumexp[:, None]).exp_()
-    return logsumexp.detach() - reduce_(p.mul_(z).sum(-1), group)
-
-
-@torch.no_grad()
-def topk(z: Float[Tensor, "n v"], k: int, *, start: int = 0, group: Group | None = None) -> Int[Tensor, "n k"]:
-    """Global ids of the k largest logits of each row, largest first; k is at most the size of the whole vocabulary."""
-    if shard_count(group) == 1:
-        return z.topk(k, dim=-1).indices
-    values, ids = z.topk(min(k, z.shape[-1]), dim=-1)
-    # Collectives want equal shapes: a shard of fewer than k rows is filled up with candidates that never win.
-    short = (0, k - values.shape[-1])
-    values = _gather_shards(functional.pad(values, short, value=-torch.inf), group)
-    ids = _gather_shards(functional.pad(ids + start, short), group)
+def _topk(parts: Sequence[Part], k: int, group: Group | None) -> Int[Tensor, "n k"]:
+    values, ids = torch.cat([part.values for part in parts], -1), torch.cat([part.ids for part in parts], -1)
+    if shard_count(group) > 1:
+        values, order = values.topk(min(k, values.shape[-1]), dim=-1)
+        # Collectives want equal shapes: a shard of fewer than k rows is filled up with candidates that never win.
+        short = (0, k - values.shape[-1])
+        values = _gather(functional.pad(values, short, value=-torch.inf), group)
+        ids = _gather(functional.pad(ids.gather(-1, order), short), group)
     return ids.gather(-1, values.topk(k, dim=-1).indices)
 
 
-def gather_logits(
-    z: Float[Tensor, "n v"], ids: Int[Tensor, "n k"], *, start: int = 0, group: Group | None = None
-) -> Float[Tensor, "n k"]:
-    """z at global ``ids``: off-shard ids give 0 locally, and the ranks' sum is the logit."""
-    local, inside = localise(ids, start=start, rows=z.shape[-1])
-    return sum_over_shards(z.gather(-1, local).where(inside, 0), group)
-
-
-def log_probs_at(
-    z: Float[Tensor, "n v"], ids: Int[Tensor, "n k"], *, start: int = 0, group: Group | None = None
-) -> Float[Tensor, "n k"]:
-    """log pi(ids) over the full vocabulary."""
-    _, logsumexp = max_and_logsumexp(z, group=group)
-    return gather_logits(z, ids, start=start, group=group) - logsumexp[:, None]
-
-
-def localise(ids: Int[Tensor, "..."], *, start: int, rows: int) -> tuple[Int[Tensor, "..."], Tensor]:
-    """Index of each global id within a shard of ``rows`` rows (0 where it is elsewhere), and whether it is there."""
-    local = ids - start
-    inside = (local >= 0) & (local < rows)
-    return local.where(inside, 0), inside
-
-
-def _gather_shards(x: Tensor, group: Group | None) -> Tensor:
+def _gather(x: Tensor, group: Group | None) -> Tensor:
     parts = [torch.empty_like(x) for _ in range(shard_count(group))]
     dist.all_gather(parts, x.contiguous(), group=group)  # pyright: ignore[reportUnknownMemberType]
     return torch.cat(parts, dim=-1)
-
-
-class _SumOverShards(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
-        return reduce_(x.clone(), group)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Any, None]:
-        return grads[0], None

@@ -14,7 +14,7 @@ import torch
 
 _CPU = torch.device("cpu")
 # Factories that megatron calls with device="cuda": loss and token counters, gradient norms, overflow flags.
-_FACTORIES = ("zeros", "ones", "empty", "full", "tensor", "arange", "rand", "randn")
+_FACTORIES = ("zeros", "ones", "empty", "full", "empty_like", "tensor", "arange", "rand", "randn")
 _installed = False
 
 
@@ -58,6 +58,7 @@ def _redirect_torch_cuda() -> None:
     # The optimizers compare type() with the string 'torch.cuda.FloatTensor' and the like.
     tensor: Any = torch.Tensor
     tensor.type = _cuda_type(torch.Tensor.type)
+    tensor.cuda = lambda self, *_args, **_kwargs: self  # checkpoints that ranks read together travel by it
 
 
 def _redirect_rng() -> None:

@@ -1,31 +1,37 @@
-"""The trainer as the loop sees it: one Ray actor a rank, every call with a deadline."""
+"""The trainer as the loop sees it: one Ray actor a rank, one answer for all of them."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import ray
-from ray.exceptions import RayError
+import structlog
 
 from openclaw_core.config.schema import RunConfig
-from openclaw_core.errors import OpenClawError
-from openclaw_core.types import Sample
+from openclaw_core.losses import add_sums, finish_metrics
+from openclaw_core.scorer.score import Score
+from openclaw_core.trainer import retention
+from openclaw_core.trainer.errors import RankLost, TrainerError
+from openclaw_core.trainer.part_stores import PartStores
+from openclaw_core.trainer.ranks import RankGroup
+from openclaw_core.trainer.worker import RankResult, TrainerWorker
+from openclaw_core.types import DropReason, Sample
 
+log = structlog.get_logger(__name__)
 
-class TrainerError(OpenClawError):
-    """The trainer failed or did not answer within its deadline; the message names the call."""
+__all__ = ["PublishedWeights", "RankLost", "TrainResult", "TrainerError", "TrainerGroup"]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What one optimiser step did. ``bad_samples``: those of the micro-batches whose gradient was not finite."""
+    """What a rollout's optimiser steps did. ``skipped``: none was made. ``bad_samples``: of non-finite micro-batches."""
 
     metrics: dict[str, Any]
     skipped: bool
-    consecutive_skips: int
     bad_samples: tuple[str, ...]
 
 
@@ -39,56 +45,107 @@ class PublishedWeights:
 
 
 class TrainerGroup:
-    """The ranks of one trainer. Every rank runs every call; rank 0's answer counts."""
+    """The ranks of one trainer: train.data_parallel copies of the model over train.tensor_parallel ranks each."""
 
-    def __init__(self, config: RunConfig, hf_dir: Path, base_checkpoint: Path) -> None:
-        from openclaw_core.trainer.worker import TrainerWorker
+    def __init__(self, ranks: RankGroup, stores: PartStores, config: RunConfig, checkpoints: Path) -> None:
+        self.ranks, self._stores, self._config, self._checkpoints = ranks, stores, config, checkpoints
 
-        self._deadline_s = config.train.deadline_s
-        environment = {
-            "OMP_NUM_THREADS": str(config.train.threads),
-            "OMP_WAIT_POLICY": "passive",
-            "TORCHDYNAMO_DISABLE": "1",
-            "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-        }
-        actor = ray.remote(num_cpus=0, runtime_env={"env_vars": environment})(TrainerWorker)
-        world = config.train.tensor_parallel * config.train.data_parallel
-        self._ranks = [
-            actor.remote(config.model_dump_json(), str(hf_dir.resolve()), str(base_checkpoint.resolve()), rank, world)
-            for rank in range(world)
-        ]
+    @classmethod
+    async def start(cls, config: RunConfig, hf_dir: Path, base_checkpoint: Path, checkpoints: Path) -> TrainerGroup:
+        """Start the ranks, with the start model's weights. ``checkpoints``: where they go on each host. Raises TrainerError."""
+        train, hf = config.train, str(hf_dir.resolve())
+        ranks = await RankGroup.start(
+            "trainer",
+            TrainerWorker,
+            (config.model_dump_json(), hf),
+            config,
+            tensor_parallel=train.tensor_parallel,
+            data_parallel=train.data_parallel,
+            threads=train.threads,
+        )
+        try:
+            await ranks.call("build", hf, str(base_checkpoint.resolve()))
+            stores = await PartStores.start(config, checkpoints.resolve())
+        except BaseException:
+            ranks.stop()
+            raise
+        return cls(ranks, stores, config, checkpoints.resolve())
 
-    async def load(self, checkpoints: Path) -> tuple[int, int]:
-        """Load the newest whole checkpoint, or the start model where there is none; returns (step, weight version)."""
-        return await self._all("load", str(checkpoints.resolve()))
+    async def load(self) -> tuple[int, int]:
+        """Continue from the newest whole checkpoint, or stay at the start model where there is none.
 
-    async def train(self, step: int, samples: list[Sample], probe: dict[str, tuple[float, ...]]) -> TrainResult:
-        """One optimiser step. ``probe``: the engine's own log-probs of some of the samples, for the parity metric."""
-        return await self._all("train", step, samples, probe)
+        Returns (step, weight version). Raises CheckpointError where there are checkpoints and none is whole.
+        """
+        chosen = await self._stores.newest_whole()
+        if chosen is None:
+            return 0, 0
+        await self.ranks.call("load", str(chosen.directory), chosen.info, self._stores.handles)
+        meta = chosen.info.meta
+        log.info("checkpoint_loaded", path=str(chosen.directory), **meta)
+        return int(meta["step"]), int(meta["version"])
+
+    async def train(
+        self,
+        step: int,
+        samples: list[Sample],
+        probe: Mapping[str, tuple[float, ...]],
+        scores: Mapping[str, Score] | None = None,
+    ) -> TrainResult:
+        """The optimiser steps of one rollout.
+
+        ``probe``: the engine's own log-probs of some of the samples, for the parity metric; ``scores``: of a separate scorer.
+        """
+        results: list[RankResult] = await self.ranks.call("train", step, samples, dict(probe), scores)
+        return _merge(results, self._config.train.tensor_parallel, self._config.train.steps_per_rollout)
 
     async def weights(self) -> PublishedWeights:
         """The current weights, ready to be published."""
-        reference, checksum = await self._all("weights")
+        reference, checksum = (await self.ranks.call("weights"))[0]
         return PublishedWeights(reference, checksum)
 
-    async def save(self, checkpoints: Path, step: int, version: int) -> str:
-        """Write a checkpoint whole or not at all; returns its path."""
-        return await self._all("save", str(checkpoints.resolve()), step, version)
+    async def save(self, step: int, meta: Mapping[str, Any]) -> str:
+        """Write a checkpoint, whole or not at all, and forget those that need not be kept; returns its path.
+
+        Every host keeps what its ranks wrote. ``meta`` is JSON, with ``step`` and ``version``.
+        """
+        directory = retention.step_directory(self._checkpoints, step)
+        if retention.latest(self._checkpoints) != directory:
+            train = self._config.train
+            written = await self.ranks.call("save", str(directory))
+            await asyncio.to_thread(retention.commit, directory, written, meta)
+            kept = await asyncio.to_thread(retention.prune, self._checkpoints, train.keep_last, train.keep_every)
+            await self._stores.retain(kept)
+            log.info("checkpoint_saved", path=str(directory), step=step)
+        return str(directory)
 
     async def export(self, directory: Path) -> str:
         """Write the current weights as an HF model; returns their checksum."""
-        return await self._all("export", str(directory.resolve()))
+        return (await self.ranks.call("export", str(directory.resolve())))[0]
 
     def stop(self) -> None:
         """End the ranks' processes."""
-        for rank in self._ranks:
-            ray.kill(cast(Any, rank))
+        self.ranks.stop()
+        self._stores.stop()
 
-    async def _all(self, method: str, *arguments: Any) -> Any:
-        calls = [getattr(rank, method).remote(*arguments) for rank in self._ranks]
-        try:
-            return (await asyncio.wait_for(asyncio.gather(*calls), self._deadline_s))[0]
-        except TimeoutError:
-            raise TrainerError(f"trainer.{method} did not answer within train.deadline_s={self._deadline_s}") from None
-        except RayError as error:
-            raise TrainerError(f"trainer.{method} failed: {error}") from error
+
+def _merge(results: list[RankResult], tensor_parallel: int, steps: int) -> TrainResult:
+    """Ranks that share a copy of the model have the same sums and samples: one of each counts."""
+    copies = results[::tensor_parallel]
+    sums = add_sums(result.sums for result in copies)
+    masked: dict[str, DropReason] = {}
+    for result in copies:
+        masked |= result.masked
+    norms, skipped = results[0].grad_norms, results[0].skipped
+    parity = sums["parity"] / sums["parity_tokens"] if sums.get("parity_tokens") else None
+    positions = sum(result.positions for result in copies)
+    metrics = {f"train/{name}": value for name, value in finish_metrics(sums, single_step=steps == 1).items()}
+    metrics |= {
+        "train/loss": sums.get("loss"),
+        "train/grad_norm": sum(norms) / len(norms) if norms else None,
+        "train/lr": results[0].learning_rate,
+        "train/engine_parity_abs_diff": parity,
+        "train/padding_share": 1 - sum(result.tokens for result in copies) / positions,
+        "rollout/dropped": dict(Counter(reason.value for reason in masked.values())),
+    }
+    bad = dict.fromkeys(sample for result in results for sample in result.bad_samples)
+    return TrainResult(metrics, all(skipped), tuple(bad))

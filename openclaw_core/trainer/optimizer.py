@@ -12,8 +12,11 @@ import torch.distributed as dist
 from openclaw_core.config.schema import OptimizerConfig
 
 
-def build_optimizer(model: Any, config: OptimizerConfig, bf16: bool) -> Any:
-    """Megatron's optimiser over a DDP-wrapped model: fp32 masters in bf16 mode, no weight decay on 1-D parameters."""
+def build_optimizer(model: Any, config: OptimizerConfig, *, bf16: bool, distributed: bool) -> Any:
+    """Megatron's optimiser over a DDP-wrapped model: fp32 masters in bf16 mode, no weight decay on 1-D parameters.
+
+    ``distributed``: masters and moments are shared out over the data-parallel ranks.
+    """
     from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
     from megatron.core.optimizer import get_megatron_optimizer
 
@@ -28,7 +31,7 @@ def build_optimizer(model: Any, config: OptimizerConfig, bf16: bool) -> Any:
             clip_grad=config.clip_grad,
             bf16=bf16,
             params_dtype=torch.bfloat16 if bf16 else torch.float32,
-            use_distributed_optimizer=False,
+            use_distributed_optimizer=distributed,
         ),
         [model],
     )
@@ -55,8 +58,10 @@ def finite(buffers: Iterable[torch.Tensor]) -> bool:
     return all(bool(torch.isfinite(buffer.sum())) for buffer in buffers)
 
 
-def agreed(flag: bool) -> bool:
-    """True where the flag is set on every rank, so that all ranks skip an update or none does."""
-    value = torch.tensor([float(flag)])
-    dist.all_reduce(value, op=dist.ReduceOp.MIN)
+def agreed(flag: bool, group: dist.ProcessGroup | None, device: str = "cpu") -> bool:
+    """True where the flag is set on every rank of ``group``, so that all of them skip or none does; None: this rank alone."""
+    if group is None:
+        return flag
+    value = torch.tensor([float(flag)], device=device)
+    dist.all_reduce(value, op=dist.ReduceOp.MIN, group=group)
     return bool(value.item())

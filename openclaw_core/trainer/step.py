@@ -1,7 +1,8 @@
-"""Forward pass and loss of one micro-batch, scorer and trainer on one device group (ALGORITHM 12, colocated).
+"""Forward pass and loss of one micro-batch (ALGORITHM 12): the cheap exact forms, and the general one.
 
 With one optimiser step per rollout the training forward *is* the old policy: ell_old, S^q and ell_old(S^q) are taken,
-detached, from it. Hidden states of teacher and reference live for one micro-batch only, and logits for one chunk.
+detached, from it. The teacher's numbers come from the trainer's own ranks (colocated) or from a scorer (``scores``).
+With several optimiser steps the old policy is a pass of its own before the first one (``before``): the general form.
 """
 
 from __future__ import annotations
@@ -10,28 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from openclaw_core.config import schema
-from openclaw_core.losses import (
-    HeadStats,
-    HybridInputs,
-    LossConfig,
-    OpdInputs,
-    Selection,
-    Sums,
-    head_stats,
-    hybrid_loss,
-    logits_at,
-    mask_mismatch,
-    select,
-    token_weights,
-)
-from openclaw_core.trainer.model import hidden_states, output_weight, unwrap
-from openclaw_core.trainer.packing import MicroBatch, Packed, pack
+from openclaw_core.losses import HybridInputs, LossConfig, OpdInputs, Sums, hybrid_loss, mask_mismatch, token_weights
+from openclaw_core.scorer.score import Score
+from openclaw_core.scorer.scoring import Distillation, Scorer, unpack, unpack_reference
+from openclaw_core.trainer.heads import ResponseHead
+from openclaw_core.trainer.optimizer import agreed
+from openclaw_core.trainer.packing import MicroBatch
 from openclaw_core.types import DropReason, Sample
-from openclaw_core.weights.spec import ModelSpec
 
 
 class NonFiniteForward(ArithmeticError):
@@ -48,173 +38,136 @@ class MicroBatchResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Teacher:
-    """The hinted passes of one sample: hidden states, normalisers and S^p, per hint and position."""
+class Evaluation:
+    """One pass of the policy over a micro-batch, with what the loss compares it to."""
 
-    hidden: Float[Tensor, "C T H"]
-    lse: Float[Tensor, "C T"]
-    topk_ids: Int[Tensor, "C T K"]
+    logp: Float[Tensor, "n 1+K"]
+    """At y_t, then at S_t."""
+    entropy: Float[Tensor, " n"]
+    distillation: Distillation | None
+    """None with w_opd = 0."""
+    reference: Float[Tensor, " n"] | None
+    """ell_ref(y_t); None with kl_coef = 0."""
 
 
-class ColocatedStep:
-    """The loss of a micro-batch under ``model``, with the teacher's and the reference's passes made on the way."""
+class HybridStep:
+    """The loss of micro-batches under ``model``; ``scorer`` works on the same ranks and weights."""
 
-    def __init__(
-        self, model: torch.nn.Module, reference: torch.nn.Module | None, spec: ModelSpec, config: schema.LossConfig
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, scorer: Scorer, head: ResponseHead, config: schema.LossConfig) -> None:
         fields = LossConfig.__dataclass_fields__
         self._loss = LossConfig(**{name: value for name, value in config.model_dump().items() if name in fields})
-        self._model, self._reference, self._spec, self._config = model, reference, spec, config
+        self._model, self.scorer, self._head, self._config = model, scorer, head, config
 
     def __call__(
-        self, batch: MicroBatch, global_samples: int, probe: Mapping[str, tuple[float, ...]], generator: torch.Generator
+        self,
+        batch: MicroBatch,
+        global_samples: int,
+        probe: Mapping[str, tuple[float, ...]],
+        *,
+        scores: Mapping[str, Score] | None = None,
+        before: Evaluation | None = None,
     ) -> MicroBatchResult:
-        """Loss and metric sums. ``global_samples``: N of the whole batch; ``probe``: log-probs that the engine recomputed.
+        """Loss and metric sums.
 
-        Raises NonFiniteForward.
+        ``global_samples``: N of the whole batch. ``probe``: log-probs that the engine recomputed, by sample.
+        ``scores``: of a scorer elsewhere, else the teacher's passes are made here. ``before``: ``evaluate``'s result from
+        before the rollout's first optimiser step; without it this very pass is the old policy.
+
+        Raises NonFiniteForward, on every rank that shares the model or on none.
         """
-        teachers = self._teachers(batch)
-        reference_logp = self._reference_logp(batch)
-        hidden = _rows(self._model, batch.packed)
-        stats = self._stats(hidden, self._weight, batch.temperature)
-        choices = {i: self._select(batch, i, teacher, stats.topk_ids, generator) for i, teacher in teachers.items()}
-        ids = _support_ids(batch, choices, stats.topk_ids)
-        logp = self._logits(hidden, self._weight, torch.cat([batch.targets[:, None], ids], 1), batch.temperature)
-        logp = logp - stats.lse[:, None]
-        old = logp.detach()
-        if not bool(torch.isfinite(old).all()):
+        now = self._forward(batch, scores, before)
+        finite = bool(torch.isfinite(now.logp).all())
+        if not agreed(finite, self._head.group, now.logp.device.type):
             raise NonFiniteForward(f"non-finite log-probs in the micro-batch of samples {[s.sample_id for s in batch.samples]}")
-
-        opd = self._opd_inputs(batch, teachers, choices, ids, logp[:, 1:]) if self._loss.w_opd > 0 else None
-        masked = self._unfit(batch, old[:, 0], opd)
+        old = now.logp.detach() if before is None else before.logp
+        opd = None if now.distillation is None else _opd_inputs(now.distillation, now.logp[:, 1:], old[:, 1:])
+        masked = self._unfit(batch, old[:, 0], opd, now.reference)
         mask = batch.mask & ~batch.per_row([s.sample_id in masked for s in batch.samples])
         inputs = HybridInputs(
-            cur_logp=logp[:, 0],
+            cur_logp=now.logp[:, 0],
             old_logp=old[:, 0],
             rollout_logp=batch.rollout_logp,
             advantage=batch.per_row([s.reward for s in batch.samples]),
-            entropy=stats.entropy,
+            entropy=now.entropy,
             mask=mask,
             weight=token_weights(mask, batch.sample_index, global_samples=global_samples),
             shaped=batch.per_row([s.shaped for s in batch.samples]),
-            ref_logp=reference_logp,
+            ref_logp=now.reference,
             opd=opd,
         )
         output = hybrid_loss(inputs, self._loss)
         return MicroBatchResult(output.loss, output.sums | _parity_sums(batch, old[:, 0], probe), masked)
 
-    @property
-    def _weight(self) -> Tensor:
-        return output_weight(unwrap(self._model))
-
-    def _stats(self, hidden: Tensor, weight: Tensor, temperature: Tensor, topk: int | None = None) -> HeadStats:
-        return head_stats(
-            hidden,
-            weight,
-            temperature,
-            vocab_size=self._spec.vocab_size,
-            topk=self._config.topk if topk is None else topk,
-            chunk=self._config.head_chunk,
-            tied=self._spec.tied,
-        )
-
-    def _logits(self, hidden: Tensor, weight: Tensor, ids: Tensor, temperature: Tensor) -> Tensor:
-        return logits_at(hidden, weight, ids, temperature, chunk=self._config.head_chunk, tied=self._spec.tied)
-
     @torch.no_grad()
-    def _teachers(self, batch: MicroBatch) -> dict[int, _Teacher]:
-        """pi_old given each hinted context, by index of the sample; one forward for all hints of the micro-batch."""
-        hinted = [(i, prompt) for i, s in enumerate(batch.samples) for prompt in s.teacher_prompt_ids if self._loss.w_opd > 0]
-        if not hinted:
-            return {}
-        packed = pack([(prompt, batch.samples[i].response_ids) for i, prompt in hinted])
-        hidden = _rows(self._model, packed)
-        temperature = torch.cat(
-            [torch.full((n,), batch.samples[i].temperature) for (i, _), n in zip(hinted, packed.lengths, strict=True)]
-        )
-        stats = self._stats(hidden, self._weight, temperature)
-        parts = [list(x.split(packed.lengths)) for x in (hidden, stats.lse, stats.topk_ids)]
-        owners = [i for i, _ in hinted]
-        return {
-            i: _Teacher(
-                *(torch.stack([part for part, owner in zip(pieces, owners, strict=True) if owner == i]) for pieces in parts)
-            )
-            for i in dict.fromkeys(owners)
-        }
+    def evaluate(self, batch: MicroBatch, scores: Mapping[str, Score] | None = None) -> Evaluation:
+        """The old policy, to be called before the rollout's first optimiser step."""
+        return self._forward(batch, scores, None)
 
-    @torch.no_grad()
-    def _reference_logp(self, batch: MicroBatch) -> Float[Tensor, " n"] | None:
-        if self._reference is None:
-            return None
-        hidden, weight = _rows(self._reference, batch.packed), output_weight(unwrap(self._reference))
-        stats = self._stats(hidden, weight, batch.temperature, topk=0)
-        return self._logits(hidden, weight, batch.targets[:, None], batch.temperature)[:, 0] - stats.lse
+    def _forward(self, batch: MicroBatch, scores: Mapping[str, Score] | None, before: Evaluation | None) -> Evaluation:
+        here = scores is None and before is None
+        # The teacher's passes first: nothing of theirs needs the graph that the training forward builds.
+        teachers = self.scorer.teachers(batch) if here else {}
+        reference = before.reference if before else self._reference(batch, scores)
+        head, topk = self._head, self.scorer.topk
+        hidden = head.hidden(self._model, batch.packed)
+        stats = head.stats(self._model, hidden, batch.temperature, topk if here else 0)
+        if before is not None:
+            distillation = before.distillation
+        elif topk == 0:
+            distillation = None
+        elif scores is not None:
+            distillation = unpack(batch, scores, topk)
+        else:
+            distillation = self.scorer.distil(batch, teachers, stats.topk_ids)
+        ids = batch.targets[:, None]
+        ids = ids if distillation is None else torch.cat([ids, distillation.ids], 1)
+        logp = head.logits(self._model, hidden, ids, batch.temperature) - stats.lse[:, None]
+        return Evaluation(logp, stats.entropy, distillation, reference)
 
-    def _select(
-        self, batch: MicroBatch, i: int, teacher: _Teacher, student_ids: Int[Tensor, "n K"], generator: torch.Generator
-    ) -> Selection:
-        own = batch.sample_index == i
-        return select(
-            student_ids[own],
-            teacher.topk_ids,
-            batch.mask[own],
-            hint_selection=self._config.hint_selection,
-            subset_mode=self._config.subset_mode,
-            generator=generator,
-        )
+    def _reference(self, batch: MicroBatch, scores: Mapping[str, Score] | None) -> Float[Tensor, " n"] | None:
+        if scores is None or self._config.kl_coef == 0:
+            return self.scorer.reference(batch)
+        return unpack_reference(batch, scores)
 
-    @torch.no_grad()
-    def _opd_inputs(
-        self, batch: MicroBatch, teachers: dict[int, _Teacher], choices: dict[int, Selection], ids: Tensor, logp: Tensor
-    ) -> OpdInputs:
-        n, k = ids.shape
-        teacher_logp = torch.zeros(n, k)
-        support = torch.zeros(n, k, dtype=torch.bool)
-        hint, overlap = torch.zeros(n, dtype=torch.long), torch.zeros(n, dtype=torch.long)
-        for i, choice in choices.items():
-            own, teacher = batch.sample_index == i, teachers[i]
-            positions = torch.arange(choice.hint.shape[0])
-            hidden, lse = teacher.hidden[choice.hint, positions], teacher.lse[choice.hint, positions]
-            scores = self._logits(hidden, self._weight, ids[own], batch.temperature[own]) - lse[:, None]
-            teacher_logp[own], support[own] = scores.to(teacher_logp.dtype), choice.support.mask
-            hint[own], overlap[own] = choice.hint, choice.overlap
-        has_hint = batch.per_row([i in choices for i in range(len(batch.samples))])
-        return OpdInputs(logp, logp.detach(), teacher_logp, support, has_hint, hint, overlap)
-
-    def _unfit(self, batch: MicroBatch, old_logp: Tensor, opd: OpdInputs | None) -> dict[str, DropReason]:
+    def _unfit(
+        self, batch: MicroBatch, old_logp: Tensor, opd: OpdInputs | None, reference: Tensor | None
+    ) -> dict[str, DropReason]:
         """Samples found unfit after the batch has closed: masked, but still counted in N."""
+        samples = batch.samples
         mismatch = mask_mismatch(
             old_logp,
             batch.rollout_logp,
             batch.mask,
             batch.sample_index,
-            samples=len(batch.samples),
+            samples=len(samples),
             max_logprob_diff=self._config.max_logprob_diff,
         )
-        masked = _named(batch.samples, mismatch, DropReason.LOGPROB_MISMATCH)
+        missing = torch.zeros_like(batch.mask)
         if opd is not None:
-            broken = ((~torch.isfinite(opd.teacher_logp)) & opd.support).any(1) & opd.has_hint
-            lost = torch.bincount(batch.sample_index, weights=broken.float(), minlength=len(batch.samples)) > 0
-            masked |= _named(batch.samples, lost, DropReason.MISSING_SCORE)
-        return masked
+            finite = torch.isfinite(opd.teacher_logp) & torch.isfinite(opd.teacher_old_logp)
+            missing |= (~finite & opd.support).any(1) & opd.has_hint
+        if reference is not None:
+            missing |= ~torch.isfinite(reference)
+        lost = torch.bincount(batch.sample_index, weights=(missing & batch.mask).float(), minlength=len(samples)) > 0
+        return _named(samples, mismatch, DropReason.LOGPROB_MISMATCH) | _named(samples, lost, DropReason.MISSING_SCORE)
 
 
-def _rows(model: torch.nn.Module, packed: Packed) -> Float[Tensor, "n H"]:
-    hidden = hidden_states(model, packed.ids)
-    return hidden.reshape(-1, hidden.shape[-1]).index_select(0, packed.rows)
-
-
-def _support_ids(batch: MicroBatch, choices: dict[int, Selection], student_ids: Int[Tensor, "n K"]) -> Int[Tensor, "n K"]:
-    """S_t of every row; rows of samples without hints get S^q, which no term uses."""
-    ids = student_ids.clone()
-    for i, choice in choices.items():
-        ids[batch.sample_index == i] = choice.support.ids
-    return ids
+def _opd_inputs(found: Distillation, logp: Float[Tensor, "n K"], old_logp: Float[Tensor, "n K"]) -> OpdInputs:
+    return OpdInputs(
+        cur_logp=logp,
+        old_logp=old_logp,
+        teacher_logp=found.teacher_logp,
+        teacher_old_logp=old_logp if found.old_logp is None else found.old_logp,
+        support=found.support,
+        has_hint=found.has_hint,
+        hint=found.hint,
+        overlap=found.overlap,
+    )
 
 
 def _parity_sums(batch: MicroBatch, old_logp: Tensor, probe: Mapping[str, tuple[float, ...]]) -> Sums:
     probed = [(i, probe[s.sample_id]) for i, s in enumerate(batch.samples) if s.sample_id in probe]
-    gaps = [(old_logp[batch.sample_index == i] - torch.tensor(row)).abs() for i, row in probed]
+    gaps = [(old_logp[batch.sample_index == i] - torch.tensor(row, device=old_logp.device)).abs() for i, row in probed]
     gap = torch.cat(gaps) if gaps else old_logp[:0]
     return {"parity": gap.sum(), "parity_tokens": torch.tensor(len(gap))}
 

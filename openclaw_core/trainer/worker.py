@@ -1,13 +1,12 @@
 """One trainer rank: Megatron model, optimiser, the hybrid step, checkpoints and the weights that are published.
 
-A Ray actor's class. Its process applies the CPU shim (which changes torch process-wide), so nothing else lives in it,
-and what imports megatron is imported here only after the process is prepared.
+A Ray actor's class. What imports megatron is imported inside the methods: the process is prepared for it by ``join``.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,167 +14,214 @@ import ray
 import structlog
 import torch
 
-from openclaw_core.config.schema import RunConfig
-from openclaw_core.log import configure_logging
-from openclaw_core.losses import Sums, add_sums, finish_metrics
-from openclaw_core.trainer import accelerator as accelerators
-from openclaw_core.trainer import retention
-from openclaw_core.trainer.group import TrainerError, TrainResult
-from openclaw_core.trainer.packing import micro_batches, padding_share
+from openclaw_core.losses import Sums, add_sums, mean_of_steps
+from openclaw_core.scorer.score import Score
+from openclaw_core.trainer.packing import MicroBatch, micro_batches
+from openclaw_core.trainer.rank import Rank
+from openclaw_core.trainer.retention import CheckpointInfo
 from openclaw_core.types import DropReason, Sample
 
 log = structlog.get_logger(__name__)
 
+Probe = Mapping[str, tuple[float, ...]]
+Scores = Mapping[str, Score]
 
-class TrainerWorker:
-    """See the module's docstring. Calls come one at a time, and on every rank alike."""
 
-    def __init__(self, config_json: str, hf_dir: str, base_checkpoint: str, rank: int, world_size: int) -> None:
-        configure_logging()
-        self.config = RunConfig.model_validate_json(config_json)
-        self.hf_dir, self.base_checkpoint = Path(hf_dir), Path(base_checkpoint)
-        if world_size != 1:
-            raise TrainerError(f"train.tensor_parallel x train.data_parallel = {world_size}; only one rank is supported so far")
-        torch.set_num_threads(self.config.train.threads)
-        accelerator = accelerators.detect()
-        accelerator.prepare()
-        from openclaw_core.trainer.model import init_parallel
+@dataclass
+class RankResult:
+    """What one rank saw of a rollout's optimiser steps; the ranks' results add up to those of the batch."""
 
-        init_parallel(
-            accelerator, rank=rank, world_size=world_size, seed=self.config.train.seed, timeout_s=self.config.train.deadline_s
-        )
-        self._build()
-        self.skipped_steps = self.consecutive_skips = 0
-        log.info("trainer_ready", model=str(self.base_checkpoint), dtype=self.config.model.dtype)
+    sums: dict[str, float] = field(default_factory=dict)
+    """Of this rank's share of the batch; ranks that share one copy of the model have the same."""
+    masked: dict[str, DropReason] = field(default_factory=dict)
+    bad_samples: list[str] = field(default_factory=list)
+    """Samples of the micro-batches after which this rank's gradient, or a log-prob, was not finite."""
+    skipped: list[bool] = field(default_factory=list)
+    """By optimiser step; the same on every rank."""
+    grad_norms: list[float] = field(default_factory=list)
+    """Before clipping, of the steps that were made."""
+    learning_rate: float = 0.0
+    tokens: int = 0
+    positions: int = 0
+    """Of this rank's micro-batches, padding included."""
 
-    def load(self, checkpoints: str) -> tuple[int, int]:
-        """The newest whole checkpoint, or the start model where there is none; returns (step, weight version)."""
-        from openclaw_core.trainer import checkpoint
 
-        newest = retention.latest(Path(checkpoints))
-        if newest is None:
-            return 0, 0
-        meta = checkpoint.load(newest, self.spec, self.gpt, self.optimizer)
-        log.info("checkpoint_loaded", path=str(newest), **meta)
-        return int(meta["step"]), int(meta["version"])
+class TrainerWorker(Rank):
+    """See the module's docstring."""
 
-    def train(self, step: int, samples: list[Sample], probe: dict[str, tuple[float, ...]]) -> TrainResult:
-        """Forward and backward over the batch's micro-batches, then one optimiser step or, by the guard, none."""
-        from megatron.core.distributed import finalize_model_grads
-
-        from openclaw_core.trainer.optimizer import agreed, finite, learning_rate, set_learning_rate
-
-        batches = micro_batches(samples, self.config.train.micro_batch_size)
-        self.model.zero_grad_buffer()
-        self.optimizer.zero_grad()
-        sums, masked, bad_samples = self._backward(step, batches, len(samples), probe)
-        finalize_model_grads([self.model])
-        rate = learning_rate(self.config.optimizer, step, self.config.train.steps)
-        set_learning_rate(self.optimizer, rate)
-        skipped = not agreed(not bad_samples and finite(self._gradients()))
-        grad_norm = None if skipped else float(self.optimizer.step()[1])
-        self.skipped_steps += skipped
-        self.consecutive_skips = self.consecutive_skips + 1 if skipped else 0
-        if skipped:
-            log.warning("step_skipped", step=step, samples=bad_samples, reason="the gradient is not finite")
-        metrics = {f"train/{name}": value for name, value in finish_metrics(sums, single_step=True).items()} if sums else {}
-        metrics |= {
-            "train/loss": float(sums["loss"]) if sums else None,
-            "train/grad_norm": grad_norm,
-            "train/lr": rate,
-            "train/engine_parity_abs_diff": float(sums["parity"] / sums["parity_tokens"])
-            if sums and sums["parity_tokens"]
-            else None,
-            "train/padding_share": padding_share(batches),
-            "train/skipped_steps": self.skipped_steps,
-            "rollout/dropped": dict(Counter(reason.value for reason in masked.values())),
-        }
-        return TrainResult(metrics, skipped, self.consecutive_skips, bad_samples)
-
-    def weights(self) -> tuple[Any, str]:
-        """The parameters under HF names, in Ray's object store, and their checksum."""
-        from openclaw_core.engines.arrays import as_arrays
-        from openclaw_core.weights.checksum import checksum
-
-        named = self._hf_weights()
-        return [ray.put(as_arrays(named))], checksum(named.items())
-
-    def save(self, checkpoints: str, step: int, version: int) -> str:
-        """Write a checkpoint whole or not at all, and forget those beyond ``train.keep_last``; returns its path."""
-        from openclaw_core.trainer import checkpoint
-
-        directory = retention.step_directory(Path(checkpoints), step)
-        if retention.latest(Path(checkpoints)) != directory:
-            checkpoint.save(directory, self.spec, self.gpt, self.optimizer, {"step": step, "version": version})
-            retention.prune(Path(checkpoints), self.config.train.keep_last)
-            log.info("checkpoint_saved", path=str(directory), step=step, version=version)
-        return str(directory)
-
-    def export(self, directory: str) -> str:
-        """The current weights as an HF model; returns their checksum."""
-        from openclaw_core.weights.export import export_hf
-
-        return export_hf(self._hf_weights().items(), self.hf_dir, Path(directory)).checksum
-
-    def _build(self) -> None:
+    def build(self, hf_dir: str, base_checkpoint: str) -> None:
+        """Make model, optimiser and step, with the start model's weights."""
+        from megatron.core import parallel_state
         from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 
-        from openclaw_core.trainer import checkpoint
-        from openclaw_core.trainer.model import ModelSpec
+        from openclaw_core.scorer.scoring import Scorer
+        from openclaw_core.trainer.builder import build_model, response_head
         from openclaw_core.trainer.optimizer import build_optimizer
-        from openclaw_core.trainer.step import ColocatedStep
+        from openclaw_core.trainer.step import HybridStep
 
-        self.spec = ModelSpec.from_hf(self.hf_dir)
-        transformer, self.gpt, module = self._model()
-        checkpoint.load(self.base_checkpoint, self.spec, self.gpt)
-        ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=False)
+        self.at("build the model")
+        config, train = self.config, self.config.train
+        self.hf_dir, self.base_checkpoint = Path(hf_dir), Path(base_checkpoint)
+        self.data_rank = parallel_state.get_data_parallel_rank()
+        self.model_group = parallel_state.get_tensor_model_parallel_group()
+        transformer, self.gpt, module = build_model(self.spec, config, self.accelerator, self.base_checkpoint)
+        ddp = DistributedDataParallelConfig(
+            grad_reduce_in_fp32=True, use_distributed_optimizer=train.distributed_optimizer, overlap_grad_reduce=False
+        )
         self.model = DistributedDataParallel(transformer, ddp, module)
-        self.optimizer = build_optimizer(self.model, self.config.optimizer, bf16=self.config.model.dtype == "bf16")
-        reference = None
-        if self.config.loss.kl_coef > 0:
-            _, gpt, reference = self._model()
-            checkpoint.load(self.base_checkpoint, self.spec, gpt)
-            reference.requires_grad_(False)
-        self.step = ColocatedStep(self.model, reference, self.spec, self.config.loss)
+        bf16 = config.model.dtype == "bf16"
+        self.optimizer = build_optimizer(self.model, config.optimizer, bf16=bf16, distributed=train.distributed_optimizer)
+        start = None
+        if config.scorer.placement == "colocated" and Scorer.needs_start(config):
+            _, _, start = build_model(self.spec, config, self.accelerator, self.base_checkpoint)
+            start.requires_grad_(False)
+        # Under sequence parallelism every tensor-parallel rank holds an equal part of the positions.
+        self.multiple = train.tensor_parallel if train.sequence_parallel else 1
+        head = response_head(self.spec, config)
+        scorer = Scorer(self.model, start, head, config, device=self.accelerator.device, multiple=self.multiple)
+        self.step = HybridStep(self.model, scorer, head, config.loss)
+        self.at("ready")
+        log.info("trainer_ready", rank=self.rank, model=str(self.base_checkpoint), dtype=config.model.dtype)
 
-    def _model(self) -> tuple[Any, Any, torch.nn.Module]:
-        """(TransformerConfig, GPTModel, the module to run): Megatron's own bf16 mode, or plain fp32."""
-        from megatron.core.transformer.module import Float16Module
+    def train(self, step: int, samples: list[Sample], probe: Probe, scores: Scores | None) -> RankResult:
+        """The optimiser steps of one rollout on this rank's share of the batch, or, by the guard, none.
 
-        from openclaw_core.trainer.model import build_gpt
+        Every rank gets the whole batch and takes its share by itself; ``scores`` are those of a separate scorer.
+        """
+        count = self.config.train.steps_per_rollout
+        shares = [samples[i::count] for i in range(count)]
+        batches = [self.micro_batches(share) for share in shares]
+        result = RankResult()
+        before: list[list[Any]] = [[None] * len(own) for own in batches]
+        if count > 1:  # the general form: the old policy before any step
+            self.at(f"step {step}: old policy")
+            before = [[self.step.evaluate(batch, scores) for batch in own] for own in batches]
+        parts: list[Mapping[str, torch.Tensor]] = []
+        for share, own, old in zip(shares, batches, before, strict=True):
+            parts += self.accumulate(step, own, len(share), probe, scores, result, old)
+            self._update(step, result)
+        result.sums = {name: float(value) for name, value in mean_of_steps(add_sums(parts), count).items()}
+        result.tokens = sum(batch.packed.tokens for own in batches for batch in own)
+        result.positions = sum(batch.packed.ids.numel() for own in batches for batch in own)
+        self.at("ready")
+        return result
 
-        transformer, gpt = build_gpt(self.spec, self.config.model.dtype)
-        return transformer, gpt, Float16Module(transformer, gpt) if self.config.model.dtype == "bf16" else gpt
+    def micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
+        """This rank's micro-batches of some samples."""
+        train = self.config.train
+        plan = micro_batches(samples, train.max_tokens_per_rank, train.data_parallel)[self.data_rank]
+        return [MicroBatch.of(group, self.multiple).to(self.accelerator.device) for group in plan if group]
 
-    def _backward(
-        self, step: int, batches: list[Any], global_samples: int, probe: dict[str, tuple[float, ...]]
-    ) -> tuple[Sums, dict[str, DropReason], tuple[str, ...]]:
-        """Accumulate the batch's gradient; stops at the first micro-batch that makes it non-finite and names its samples."""
+    def accumulate(
+        self,
+        step: int,
+        batches: Sequence[MicroBatch],
+        global_samples: int,
+        probe: Probe,
+        scores: Scores | None,
+        result: RankResult,
+        before: Sequence[Any],
+    ) -> list[Sums]:
+        """The gradient of this rank's micro-batches, reduced over the ranks; returns the micro-batches' metric sums.
+
+        A micro-batch that makes the gradient non-finite is named in ``result``. The rest is computed all the same: ranks
+        that share the model must go through the same collectives.
+        """
+        from megatron.core.distributed import finalize_model_grads
+
         from openclaw_core.trainer.optimizer import finite
         from openclaw_core.trainer.step import NonFiniteForward
 
-        generator = torch.Generator().manual_seed(self.config.train.seed * 1_000_003 + step)
-        sums: Sums = {}
-        masked: dict[str, DropReason] = {}
-        for i, batch in enumerate(batches):
-            last = i == len(batches) - 1
-            with contextlib.nullcontext() if last else self.model.no_sync():
-                try:
-                    result = self.step(batch, global_samples, probe, generator)
-                    result.loss.backward()
-                except NonFiniteForward as error:
-                    log.warning("non_finite_forward", step=step, reason=str(error))
-                    return sums, masked, tuple(s.sample_id for s in batch.samples)
-            sums = add_sums([sums, result.sums, {"loss": result.loss.detach()}])
-            masked |= result.masked
-            if not finite(self._gradients()):
-                return sums, masked, tuple(s.sample_id for s in batch.samples)
-        return sums, masked, ()
+        self.model.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        sums: list[Sums] = []
+        was_finite = True
+        for i, (batch, old) in enumerate(zip(batches, before, strict=True)):
+            self.at(f"step {step}: micro-batch {i + 1} of {len(batches)}")
+            try:
+                outcome = self.step(batch, global_samples, probe, scores=scores, before=old)
+            except NonFiniteForward as error:
+                log.warning("non_finite_forward", step=step, rank=self.rank, reason=str(error))
+                result.bad_samples += [s.sample_id for s in batch.samples]
+                continue
+            outcome.loss.backward()
+            sums.append({**outcome.sums, "loss": outcome.loss.detach()})
+            result.masked |= outcome.masked
+            if was_finite and not finite(self._gradients()):
+                was_finite = False
+                result.bad_samples += [s.sample_id for s in batch.samples]
+        self.at(f"step {step}: reduce gradients")
+        finalize_model_grads([self.model])
+        return sums
+
+    def load(self, directory: str, info: CheckpointInfo, stores: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint; parts that this host does not hold come from ``stores``, by host."""
+        from openclaw_core.trainer import checkpoint
+        from openclaw_core.trainer.parts import fetch_from
+
+        self.at(f"load {directory}")
+        fetch = fetch_from(stores, self.config.train.collective_s)
+        checkpoint.load(Path(directory), self.spec, self.gpt, self.optimizer, info=info, fetch=fetch)
+        self.at("ready")
+
+    def save(self, directory: str) -> CheckpointInfo:
+        """Write this rank's share of a checkpoint, which counts when it is committed."""
+        from openclaw_core.trainer import checkpoint
+
+        self.at(f"save {directory}")
+        info = checkpoint.write(Path(directory), self.spec, self.gpt, self.optimizer, host=self.host())
+        self.at("ready")
+        return info
+
+    def weights(self) -> tuple[Any, str] | None:
+        """The parameters under HF names, in Ray's object store, and their checksum; None on all ranks but the first.
+
+        Raises FloatingPointError where a weight is not finite: such weights are never published.
+        """
+        from openclaw_core.engines.arrays import as_arrays
+        from openclaw_core.trainer.gather import hf_weights
+        from openclaw_core.weights.checksum import checksum
+
+        if self.data_rank != 0:
+            return None
+        self.at("gather the weights")
+        named = dict(hf_weights(self.gpt, self.spec))
+        self.at("ready")
+        if self.rank != 0:
+            return None
+        broken = [name for name, tensor in named.items() if not bool(torch.isfinite(tensor).all())]
+        if broken:
+            raise FloatingPointError(f"{len(broken)} weights are not finite and are not published, among them {broken[0]}")
+        return [ray.put(as_arrays(named))], checksum(named.items())
+
+    def export(self, directory: str) -> str | None:
+        """The current weights as an HF model; returns their checksum on the first rank."""
+        from openclaw_core.trainer.gather import hf_weights
+        from openclaw_core.weights.export import export_hf
+
+        if self.data_rank != 0:
+            return None
+        self.at("export")
+        # All of it before anything is written: an error of the disk must not leave other ranks in a collective.
+        named = dict(hf_weights(self.gpt, self.spec))
+        return export_hf(named.items(), self.hf_dir, Path(directory)).checksum if self.rank == 0 else None
+
+    def _update(self, step: int, result: RankResult) -> None:
+        """One optimiser step, or none on any rank where a gradient is not finite on one."""
+        from openclaw_core.trainer.model import object_group
+        from openclaw_core.trainer.optimizer import agreed, finite, learning_rate, set_learning_rate
+
+        result.learning_rate = learning_rate(self.config.optimizer, step, self.config.train.steps)
+        set_learning_rate(self.optimizer, result.learning_rate)
+        good = not result.bad_samples and finite(self._gradients())
+        skipped = not agreed(good, object_group())
+        result.skipped.append(skipped)
+        if skipped:
+            log.warning("update_skipped", step=step, rank=self.rank, samples=result.bad_samples)
+            return
+        self.at(f"step {step}: optimiser")
+        result.grad_norms.append(float(self.optimizer.step()[1]))
 
     def _gradients(self) -> list[torch.Tensor]:
-        return [buffer.grad_data for buffer in cast(Any, self.model).buffers]
-
-    def _hf_weights(self) -> dict[str, torch.Tensor]:
-        from openclaw_core.weights.names import to_hf
-
-        return {name: tensor.detach().clone() for name, tensor in to_hf([dict(self.gpt.named_parameters())], self.spec)}
+        model = cast(Any, self.model)
+        return [buffer.grad_data for buffer in (*model.buffers, *model.expert_parallel_buffers)]

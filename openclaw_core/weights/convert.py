@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openclaw_core.errors import OpenClawError
-from openclaw_core.trainer.retention import META, read_info
+from openclaw_core.trainer.retention import CheckpointError, read_info
 from openclaw_core.weights.child import Log, run_module
 from openclaw_core.weights.files import remove
 from openclaw_core.weights.hf_files import digest
@@ -44,9 +44,10 @@ def convert_checkpoint(hf_dir: Path, out_dir: Path, dtype: Dtype, log: Log, dead
 
 
 def _made_of(out_dir: Path, hf_dir: Path, dtype: str) -> bool:
-    if not (out_dir / META).exists():
+    try:
+        info = read_info(out_dir)
+    except CheckpointError:  # none there, or one of another version
         return False
-    info = read_info(out_dir)
     return info.dtype == dtype and info.meta.get("hf") == digest(hf_dir)
 
 

@@ -23,7 +23,7 @@ def atomic_directory(destination: Path) -> Iterator[Path]:
     partial.mkdir(parents=True)
     try:
         yield partial
-        publish_directory(partial, destination)
+        publish(partial, destination)
     except BaseException:
         remove(partial)
         raise
@@ -34,14 +34,15 @@ def partial_name(destination: Path) -> Path:
     return destination.with_name(f".{destination.name}.partial")
 
 
-def publish_directory(partial: Path, destination: Path) -> None:
-    """Bring ``partial`` to the disk, then give it its name."""
+def publish(partial: Path, destination: Path) -> None:
+    """Bring a file or a directory to the disk, then give it its name. What had the name is replaced."""
     for path in sorted(partial.rglob("*"), reverse=True):
-        _fsync(path)
-    _fsync(partial)
-    remove(destination)
+        fsync(path)
+    fsync(partial)
+    if partial.is_dir() or destination.is_dir():
+        remove(destination)  # a directory cannot be replaced in one step
     partial.replace(destination)
-    _fsync(destination.parent)
+    fsync(destination.parent)
 
 
 def remove(path: Path) -> None:
@@ -77,7 +78,8 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _fsync(path: Path) -> None:
+def fsync(path: Path) -> None:
+    """Bring a file, or a directory's list of names, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

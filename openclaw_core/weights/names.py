@@ -80,9 +80,12 @@ def to_hf(shards: Sequence[Mapping[str, Tensor]], spec: ModelSpec) -> Iterator[t
     copy what must outlive the next optimiser step.
     """
     for parameter in parameters(spec):
-        parts = [shard[parameter.megatron] for shard in shards]
-        tensors = _unshard(parameter.layout, parts, spec)
-        yield from zip(parameter.hf, tensors, strict=True)
+        yield from whole(parameter, [shard[parameter.megatron] for shard in shards], spec)
+
+
+def whole(parameter: Parameter, parts: Sequence[Tensor], spec: ModelSpec) -> Iterator[tuple[str, Tensor]]:
+    """The Hugging Face (name, tensor) pairs of one parameter from its parts, in rank order; they may share memory."""
+    yield from zip(parameter.hf, _unshard(parameter.layout, parts, spec), strict=True)
 
 
 def hf_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from tests.children import tcp_store
+
 
 def main(hf: str, checkpoint: str, request_file: str, out: str, rank: str, world_size: str, port: str) -> None:
     from openclaw_core.trainer import accelerator
@@ -24,10 +26,8 @@ def main(hf: str, checkpoint: str, request_file: str, out: str, rank: str, world
     torch.set_num_threads(1)
     request = torch.load(request_file)
     ids, sequence_parallel = request["ids"], request["sequence_parallel"]
-    master = ("127.0.0.1", int(port))
-    init_parallel(
-        cpu, tensor_parallel=int(world_size), rank=int(rank), world_size=int(world_size), master=master, timeout_s=120
-    )
+    store = tcp_store(rank, world_size, port)
+    init_parallel(cpu, tensor_parallel=int(world_size), rank=int(rank), world_size=int(world_size), store=store, timeout_s=120)
     spec = ModelSpec.from_hf(Path(hf))
     _, gpt = build_gpt(spec, "fp32", sequence_parallel=sequence_parallel)
     load(Path(checkpoint), spec, gpt)

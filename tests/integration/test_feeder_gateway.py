@@ -243,14 +243,14 @@ async def test_feeder_of_a_resumed_run_brings_new_problems_and_new_sessions(buil
         async with feeding(world):
             await world.until(lambda: len(chains(world)) >= 2)
         before = {session: turns[0].messages[0]["content"] for session, turns in conversations(world).items()}
-        world.next_step = 4
+        world.problems = 48
         async with feeding(world):
             await world.until(lambda: len(conversations(world)) >= len(before) + 6)
     after = {
         session: turns[0].messages[0]["content"] for session, turns in conversations(world).items() if session not in before
     }
     assert set(before.values()).isdisjoint(after.values())
-    assert min(int(session.split("-")[4]) for session in after) == 3 * world.config.rollout.batch_size
+    assert min(int(session.split("-")[4]) for session in after) == 48
 
 
 @pytest.mark.parametrize(

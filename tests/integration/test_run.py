@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import ray
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -96,6 +98,31 @@ def test_a_run_survives_the_death_of_its_service_and_trains_every_turn_once(tmp_
     assert summary["version"] == STEPS
     assert f"checksum {checksum_directory(run.export)}" in output
     assert differs(run.export, tmp_path / "hf")
+    # Nobody disturbs this one: the same recorded samples, one after the other, from the start model.
+    assert undisturbed(run, tmp_path) == checksum_directory(run.export)
+
+
+def undisturbed(run: RunDir, directory: Path) -> str:
+    """The checksum of the weights that a fresh trainer comes to from the run's ledger alone."""
+    other = RunDir(run.path.with_name("undisturbed"))
+    shutil.copytree(run.path, other.path, ignore=shutil.ignore_patterns("checkpoints", "export"))
+    context = ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+    try:
+        command = [sys.executable, "-W", "ignore", "-m", "tests.integration.learner_child", str(other.path)]
+        environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+        done = subprocess.run(
+            [*command, context.address_info["gcs_address"], "0", "0"],
+            cwd=directory,
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+    finally:
+        ray.shutdown()
+    assert all(f"event=replay_step step={step}" in done.stdout + done.stderr for step in range(1, STEPS + 1))
+    return done.stdout.splitlines()[-1]
 
 
 def differs(trained: Path, start: Path) -> bool:

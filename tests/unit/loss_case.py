@@ -174,6 +174,7 @@ def hybrid_inputs(case: Case, settings: Settings, *, chunk: int = 3, part: slice
             cur_logp=cur_logp[:, 1:],
             old_logp=old_support_logp,
             teacher_logp=torch.cat([logp for _, logp in choices]),
+            teacher_old_logp=old_support_logp,
             support=torch.cat([selection.support.mask for selection, _ in choices]),
             has_hint=per_token(lambda sample: bool(sample.h_teacher), torch.bool),
             hint=torch.cat([selection.hint for selection, _ in choices]),

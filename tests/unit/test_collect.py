@@ -13,6 +13,7 @@ from openclaw_core.gateway.admission import WaitingRoom
 from openclaw_core.judge import build_judge
 from openclaw_core.ledger import Ledger, TurnStatus
 from openclaw_core.loop.intake import Intake
+from openclaw_core.loop.learner import Learner
 from openclaw_core.loop.loop import Loop, LoopError
 from openclaw_core.rundir import RunDir
 from openclaw_core.types import NextState, TurnType
@@ -28,7 +29,9 @@ class World:
         self.room = WaitingRoom(hold_max_s=60, hold_max_requests=9, batch_size=2, occupancy=lambda: self.loop.occupancy)
         self.intake = Intake(self.ledger, build_judge(self.config), self.room.notify, reaction_grace_s=5)
         nothing: Any = None
-        self.loop = Loop(self.config, RunDir(path), self.ledger, self.intake, self.room, nothing, [], lambda hint: ())
+        run = RunDir(path)
+        learner = Learner(self.config, run, self.ledger, lambda record: self.loop.samples(record), nothing, None)
+        self.loop = Loop(self.config, run, self.ledger, self.intake, self.room, learner, [], lambda hint: ())
 
     async def converse(self, turn_id: str, version: int) -> None:
         """A user whose request waits for admission, is answered, and thanks."""

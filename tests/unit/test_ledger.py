@@ -116,10 +116,31 @@ def test_the_samples_of_a_skipped_step_are_not_used_again(ledger: Ledger) -> Non
     assert ledger.count(TurnStatus.SKIPPED) == 1
 
 
+def test_skips_in_a_row_are_counted_from_the_newest_step(ledger: Ledger) -> None:
+    assert ledger.consecutive_skips() == 0
+    for step, skipped in enumerate((True, False, True, True), start=1):
+        judged(ledger, f"turn {step}")
+        ledger.open_step(step, [f"turn {step}"])
+        ledger.record_training(step, version=min(step, 1), skipped=skipped, metrics={})
+    judged(ledger, "not trained yet")
+    ledger.open_step(5, ["not trained yet"])
+    assert ledger.consecutive_skips() == 2
+    assert [record.skipped for record in ledger.steps()] == [True, False, True, True, False]
+
+
+def test_position_says_how_far_turns_verdicts_and_problems_have_come(ledger: Ledger) -> None:
+    assert ledger.position() == {"turns": 0, "judgements": 0, "problems": 0}
+    judged(ledger, "a")
+    ledger.add_turn(make_turn("b"))
+    ledger.add_outcome(Outcome("s", "student", first=True, satisfied=True, relevant=True, problem=7), step=1)
+    ledger.add_outcome(Outcome("t", "student", first=True, satisfied=True, relevant=True, problem=4), step=1)
+    assert ledger.position() == {"turns": 2, "judgements": 1, "problems": 7}
+
+
 def test_outcomes_belong_to_the_step_in_which_they_came(ledger: Ledger) -> None:
-    ledger.add_outcome(Outcome("s", "student", first=True, satisfied=True, relevant=False), step=1)
-    ledger.add_outcome(Outcome("s", "student", first=False, satisfied=True, relevant=True), step=2)
-    assert ledger.outcomes(1) == [Outcome("s", "student", True, True, False)]
+    ledger.add_outcome(Outcome("s", "student", first=True, satisfied=True, relevant=False, problem=3), step=1)
+    ledger.add_outcome(Outcome("s", "student", first=False, satisfied=True, relevant=True, problem=5), step=2)
+    assert ledger.outcomes(1) == [Outcome("s", "student", True, True, False, 3)]
 
 
 def test_everything_acknowledged_survives_kill_9(tmp_path: Path) -> None:

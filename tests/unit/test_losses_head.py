@@ -10,10 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from openclaw_core.losses import LossError, head_stats, logits_at
+from openclaw_core.losses import LossError, head, head_stats, logits_at
+from tests.unit.main_grad import megatron_parameter
 
 VOCAB, PADDED, HIDDEN, N = 41, 48, 8, 10
 CHUNKS = [1, 3, 10, 64]
+
+
+@pytest.fixture(autouse=True, params=[6, 64], ids=["tiles", "one_tile"])
+def tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several tiles, the last one narrower, and one for the whole vocabulary."""
+    monkeypatch.setattr(head, "TILE", request.param)
 
 
 def leaves(dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,6 +118,49 @@ def test_half_precision_gives_logits_of_fp32_accuracy_and_gradients_in_its_own_t
     assert h.grad is not None and h.grad.dtype == dtype and w.grad is not None and w.grad.dtype == dtype
 
 
+def wide(dtype: torch.dtype, n: int = 64, vocab: int = 640, hidden: int = 256) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """h, W, temperature and ids of a size at which the CPU's library for bf16 products is used."""
+    generator = torch.Generator().manual_seed(5)
+    h, w = (torch.randn(rows, hidden, generator=generator) for rows in (n, vocab))
+    temperature = torch.tensor([0.7, 1.3]).repeat(n // 2)
+    ids = torch.randint(vocab, (n, 4), generator=generator)
+    return (2 * h).to(dtype), (w * hidden**-0.5).to(dtype), temperature, ids
+
+
+def relative_errors(h: Tensor, w: Tensor, temperature: Tensor, ids: Tensor) -> tuple[float, float, float]:
+    """Against float64 on the same inputs: worst log-prob, and gradients of h and of W (in main_grad) by norm."""
+    h, weight = h.clone().requires_grad_(), megatron_parameter(w, torch.float32)
+    options = {"chunk": 48, "tied": False}
+    lse = head_stats(h, weight, temperature, vocab_size=w.shape[0], topk=4, **options).lse
+    logp = logits_at(h, weight, ids, temperature, **options) - lse[:, None]
+    logp.sum().backward()
+    assert h.grad is not None
+    exact_h, exact_w = h.detach().double().requires_grad_(), w.double().requires_grad_()
+    exact = (exact_h @ exact_w.T / temperature.double()[:, None]).log_softmax(-1).gather(1, ids)
+    exact.sum().backward()
+    assert exact_h.grad is not None and exact_w.grad is not None
+    return (
+        float((logp.detach() - exact.detach()).abs().max()),
+        float((h.grad - exact_h.grad).norm() / exact_h.grad.norm()),
+        float((weight.main_grad - exact_w.grad).norm() / exact_w.grad.norm()),
+    )
+
+
+def test_bf16_gives_logits_of_fp32_accuracy_and_gradients_within_bf16s_rounding() -> None:
+    """On the way to either gradient there are two roundings to 8 bits: of the logits' gradient, and of the product or of h's
+    own gradient. Each moves an element by at most 2^-9 of itself."""
+    logp, grad_h, grad_w = relative_errors(*wide(torch.bfloat16))
+    assert logp < 1e-5
+    assert grad_h < 2 * 2**-9 and grad_w < 2 * 2**-9
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_other_types_are_not_rounded_on_the_way(dtype: torch.dtype) -> None:
+    """fp16 has too small a range for the gradient of the logits. h's own gradient has h's type."""
+    logp, grad_h, grad_w = relative_errors(*wide(dtype))
+    assert logp < 1e-5 and grad_w < 1e-6 and grad_h < max(1e-6, torch.finfo(dtype).eps)
+
+
 def assert_log_probs(compute: Callable[[Tensor, Tensor], Tensor], peak: float) -> None:
     """``compute(logits, ids)`` gives log-probs within 1e-5 of float64's, on logits whose row maximum is ``peak``."""
     generator = torch.Generator().manual_seed(4)
@@ -162,21 +212,10 @@ def test_main_grad_gets_the_whole_gradient_once(tied: bool, buffer_dtype: torch.
 
     (wanted,) = torch.autograd.grad(loss(w), w)
 
-    weight: Any = torch.nn.Parameter(w.detach().clone())
-    weight.main_grad = torch.zeros_like(weight, dtype=buffer_dtype)
-    weight.grad_added_to_main_grad = False
-    hook_calls: list[bool] = []
-
-    def megatron_hook(parameter: Any) -> None:
-        hook_calls.append(parameter.grad is not None)
-        if parameter.grad is not None and not parameter.grad_added_to_main_grad:
-            parameter.main_grad.add_(parameter.grad)
-        parameter.grad = None
-
-    weight.register_post_accumulate_grad_hook(megatron_hook)
+    weight = megatron_parameter(w, buffer_dtype)
     for _ in range(micro_batches):
         loss(weight).backward()
-    assert hook_calls == [True] * micro_batches
+    assert weight.hook_calls == [True] * micro_batches
     assert weight.grad_added_to_main_grad is not tied
     torch.testing.assert_close(weight.main_grad.double() / micro_batches, wanted, rtol=1e-5, atol=1e-5)
 

@@ -1,0 +1,83 @@
+"""One PartStore on every host of the cluster, so that a restart finds a checkpoint's parts wherever they were written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import ray
+import structlog
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from openclaw_core.config.schema import RunConfig
+from openclaw_core.trainer.parts import CheckpointError, PartStore, verify_on
+from openclaw_core.trainer.rank import host_name
+from openclaw_core.trainer.retention import Chosen, newest_whole, withdraw
+
+log = structlog.get_logger(__name__)
+
+
+class _HostStore(PartStore):
+    """Knows the name of its host too."""
+
+    def __init__(self, root: str, config_json: str) -> None:
+        super().__init__(root)
+        self._config = RunConfig.model_validate_json(config_json)
+
+    def host(self) -> str:
+        return host_name(self._config)
+
+
+class PartStores:
+    """The stores of a run's checkpoints below ``root``, by host."""
+
+    def __init__(self, handles: Mapping[str, Any], root: Path, deadline_s: float) -> None:
+        self.handles, self._root, self._deadline_s = handles, root, deadline_s
+
+    @classmethod
+    async def start(cls, config: RunConfig, root: Path) -> PartStores:
+        """An actor on every host that is alive."""
+        actor = cast(Any, ray.remote(num_cpus=0)(_HostStore))
+        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+        stores = [
+            actor.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
+                str(root), config.model_dump_json()
+            )
+            for node in nodes
+        ]
+        try:
+            answers = asyncio.gather(*(asyncio.wrap_future(store.host.remote().future()) for store in stores))
+            hosts = await asyncio.wait_for(answers, config.train.deadline_s)
+        except TimeoutError:
+            raise CheckpointError(f"the hosts' part stores did not start within {config.train.deadline_s:g} s") from None
+        return cls(dict(zip(hosts, stores, strict=True)), root, config.train.deadline_s)
+
+    async def newest_whole(self) -> Chosen | None:
+        """The newest checkpoint whose parts are all in place, on whatever hosts; None where there are none.
+
+        Newer ones that are damaged are named in the log and withdrawn: their steps will be made again.
+
+        Raises CheckpointError where there are checkpoints and none is whole.
+        """
+        chosen = await asyncio.to_thread(newest_whole, self._root, verify_on(self.handles, self._deadline_s))
+        if chosen and chosen.damaged:
+            for directory, findings in chosen.damaged.items():
+                log.error("checkpoint_damaged", path=str(directory), findings=findings, used=str(chosen.directory))
+            await asyncio.to_thread(withdraw, chosen.damaged)
+        return chosen
+
+    async def retain(self, names: Iterable[str]) -> None:
+        """Forget all checkpoints but these, on every host; a host that does not answer is left to the next time."""
+        kept = list(names)
+        calls = [asyncio.wrap_future(store.retain.remote(kept).future()) for store in self.handles.values()]
+        answers = await asyncio.gather(*(asyncio.wait_for(call, self._deadline_s) for call in calls), return_exceptions=True)
+        for host, answer in zip(self.handles, answers, strict=True):
+            if isinstance(answer, BaseException):
+                log.warning("old_checkpoints_not_removed", host=host, reason=str(answer))
+
+    def stop(self) -> None:
+        """End the actors."""
+        for store in self.handles.values():
+            ray.kill(store)

@@ -1,0 +1,168 @@
+"""Trainer and scorer as groups of real Ray actors: scores by version, any split, and a stuck rank that is named."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+
+from openclaw_core.ledger import Ledger
+from openclaw_core.loop.learner import Learner
+from openclaw_core.rundir import RunDir
+from openclaw_core.scorer.group import ScorerGroup
+from openclaw_core.trainer.group import RankLost, TrainerGroup
+from openclaw_core.types import Sample
+from openclaw_core.weights.layout import hf_directory, torch_dist_directory
+from tests.integration.learning import record_batches, samples_of, tiny_run
+
+STUCK_S = 60
+"""A rank that does not move must be named within this time."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    directory = tmp_path_factory.mktemp("ranks")
+    run = tiny_run(directory, loss__kl_coef=0.1, scorer__placement="separate", scorer__data_parallel=2)
+    record_batches(Ledger(run.ledger_file), 3)
+    return run
+
+
+@pytest.fixture(scope="module")
+def batches(run: RunDir) -> list[list[Sample]]:
+    ledger = Ledger(run.ledger_file)
+    return [samples_of(run.config(), ledger)(record) for record in ledger.steps()]
+
+
+@pytest.fixture
+async def trainer(run: RunDir) -> AsyncIterator[TrainerGroup]:
+    config = run.config()
+    trainer = await TrainerGroup.start(config, hf_directory(config), torch_dist_directory(config), run.checkpoints)
+    yield trainer
+    trainer.stop()
+
+
+def unhinted(samples: list[Sample]) -> list[Sample]:
+    """With hints of no tokens: teacher and old policy see the same context."""
+    return [replace(s, teacher_prompt_ids=(s.prompt_ids,), hints=("",)) for s in samples]
+
+
+async def test_on_policy_teacher_follows_the_policy_and_a_frozen_one_does_not(
+    run: RunDir, batches: list[list[Sample]], trainer: TrainerGroup
+) -> None:
+    config = run.config()
+    directories = hf_directory(config), torch_dist_directory(config)
+    frozen_config = config.model_copy(update={"teacher": config.teacher.model_copy(update={"mode": "frozen"})})
+    scorer, frozen = await ScorerGroup.start(config, *directories), await ScorerGroup.start(frozen_config, *directories)
+    try:
+        for version, samples in enumerate(batches, start=1):
+            scores = await scorer.scores(samples)
+            assert {score.version for score in scores.values()} == {version - 1}
+            result = await trainer.train(version, samples, {}, scores)
+            assert not result.skipped
+            assert result.metrics["rollout/dropped"] == {}
+            weights = await trainer.weights()
+            await asyncio.gather(scorer.load_weights(weights, version), frozen.load_weights(weights, version))
+        probe = unhinted(batches[0])
+        on_policy, start = await scorer.scores(probe), await frozen.scores(probe)
+        for sample in probe:
+            ours, theirs = on_policy[sample.sample_id], start[sample.sample_id]
+            assert np.abs(ours.teacher_logp - ours.old_logp).max() < 1e-5
+            assert np.abs(theirs.teacher_logp - theirs.old_logp).max() > 1e-2
+            # Both have the policy of version 3 as the old one, and the start model as the reference.
+            assert np.abs(ours.old_logp - theirs.old_logp).max() < 1e-5
+            assert ours.ref_logp is not None and theirs.ref_logp is not None
+            assert np.abs(ours.ref_logp - theirs.ref_logp).max() < 1e-5
+    finally:
+        scorer.stop()
+        frozen.stop()
+
+
+async def test_scores_of_another_version_are_made_again(
+    run: RunDir, batches: list[list[Sample]], trainer: TrainerGroup
+) -> None:
+    config, samples = run.config(), batches[0]
+    scorer = await ScorerGroup.start(config, hf_directory(config), torch_dist_directory(config))
+    try:
+        old = await scorer.scores(samples)
+        await trainer.train(1, samples, {}, old)
+        await scorer.load_weights(await trainer.weights(), 1)
+        new = await scorer.scores(samples)
+    finally:
+        scorer.stop()
+    assert set(old) == set(new) == {s.sample_id for s in samples}
+    hinted = next(s.sample_id for s in samples if s.hints)
+    assert (old[hinted].version, new[hinted].version) == (0, 1)
+    assert np.abs(old[hinted].old_logp - new[hinted].old_logp).max() > 1e-3
+
+
+async def test_an_absent_or_broken_score_masks_the_sample_and_is_never_a_zero(
+    batches: list[list[Sample]], trainer: TrainerGroup, run: RunDir
+) -> None:
+    config, samples = run.config(), batches[0]
+    scorer = await ScorerGroup.start(config, hf_directory(config), torch_dist_directory(config))
+    try:
+        scores = await scorer.scores(samples)
+    finally:
+        scorer.stop()
+    hinted = [s.sample_id for s in samples if s.hints]
+    broken = scores[hinted[0]]
+    scores[hinted[0]] = replace(broken, teacher_logp=np.full_like(broken.teacher_logp, np.nan))
+    del scores[hinted[1]]
+    result = await trainer.train(1, samples, {}, scores)
+    assert result.metrics["rollout/dropped"] == {"missing_score": 2}
+    assert not result.skipped
+
+
+async def test_several_optimiser_steps_a_rollout_report_how_far_the_policy_moved(
+    run: RunDir, batches: list[list[Sample]]
+) -> None:
+    tree = run.config().model_dump()
+    tree["train"]["steps_per_rollout"], tree["scorer"]["placement"] = 2, "colocated"
+    config = type(run.config()).model_validate(tree)
+    trainer = await TrainerGroup.start(config, hf_directory(config), torch_dist_directory(config), run.checkpoints)
+    try:
+        result = await trainer.train(1, batches[0], {})
+    finally:
+        trainer.stop()
+    # The second step's policy is not the old one any more; with one step the metric is absent.
+    assert result.metrics["train/ppo_kl"] != 0
+    assert result.metrics["train/grpo_clipfrac"] is not None
+
+
+async def test_a_stopped_rank_is_named_and_the_learner_goes_on_with_new_ones(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, train__data_parallel=2, train__silence_s=5)
+    ledger = Ledger(run.ledger_file)
+    record_batches(ledger, 1)
+    samples = samples_of(run.config(), ledger)
+    (record,) = ledger.steps()
+    learner = await Learner.start(run.config(), run, ledger, samples)
+    try:
+        ranks = learner.trainer.ranks
+        (_, pid) = await ranks.call("pid")
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(
+            RankLost, match=r"trainer\.train: no answer from rank 1 for 5 s; rank 0 in 'step 1: .*' for \d+ s; rank 1"
+        ):
+            await asyncio.wait_for(learner.trainer.train(1, samples(record), {}), STUCK_S)
+        result = await learner.train(1, samples(record), {}, None)
+        assert not result.skipped
+        assert learner.trainer.ranks is not ranks
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+        learner.stop()

@@ -1,0 +1,5 @@
+"""Notes its import."""
+
+from events import EVENTS
+
+EVENTS.append("megatron.core")
