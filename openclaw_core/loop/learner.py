@@ -40,6 +40,8 @@ class Learner:
     ) -> None:
         self._config, self._run, self._ledger, self._samples_of = config, run, ledger, samples_of
         self.trainer, self.scorer = trainer, scorer
+        self._version = 0
+        """The scorer's."""
 
     @classmethod
     async def start(
@@ -65,7 +67,7 @@ class Learner:
                 continue
             log.info("replay_step", step=record.step, samples=len(record.turn_ids))
             if self.scorer:
-                await self.scorer.load_weights(await self.trainer.weights(), version)
+                await self.published(await self.trainer.weights(), version)
             samples = self._samples_of(record)
             result = await self.trainer.train(record.step, samples, {}, await self.scores(samples))
             if result.skipped:
@@ -81,7 +83,13 @@ class Learner:
 
     async def scores(self, samples: Sequence[Sample]) -> dict[str, Score] | None:
         """The scores of a batch; None where the trainer's own ranks do the scoring."""
-        return await self.scorer.scores(samples) if self.scorer else None
+        if self.scorer is None:
+            return None
+        try:
+            return await self.scorer.scores(samples)
+        except RankLost as error:
+            await self._restart_scorer(self.scorer, error)
+        return await self.scorer.scores(samples)
 
     async def train(
         self,
@@ -99,8 +107,13 @@ class Learner:
 
     async def published(self, weights: PublishedWeights, version: int) -> None:
         """A version is served now: it is the scorer's old policy from here on."""
-        if self.scorer:
+        self._version = version
+        if self.scorer is None:
+            return
+        try:
             await self.scorer.load_weights(weights, version)
+        except RankLost as error:
+            await self._restart_scorer(self.scorer, error)
 
     async def save(self, step: int, version: int) -> str:
         """Write a checkpoint, whole or not at all; returns its path."""
@@ -133,6 +146,16 @@ class Learner:
         version = await self.restore()
         log.info("trainer_restarted", version=version)
         return await call(self.trainer)
+
+    async def _restart_scorer(self, lost: ScorerGroup, reason: RankLost) -> None:
+        """Scores are made again from the samples, so a scorer has nothing to lose."""
+        log.error("scorer_lost", reason=str(reason))
+        lost.stop()
+        self.scorer = scorer = await ScorerGroup.start(
+            self._config, hf_directory(self._config), torch_dist_directory(self._config)
+        )
+        await scorer.load_weights(await self.trainer.weights(), self._version)
+        log.info("scorer_restarted", version=self._version)
 
 
 async def _start_trainer(config: RunConfig, run: RunDir) -> TrainerGroup:

@@ -27,7 +27,7 @@ class ScorerGroup:
     """
 
     def __init__(self, copies: list[RankGroup], config: RunConfig) -> None:
-        self._copies, self._config = copies, config
+        self.copies, self._config = copies, config
         self._queue: dict[str, Sample] = {}
         self._scores: dict[str, Score] = {}
         self._version = 0
@@ -71,7 +71,7 @@ class ScorerGroup:
             try:
                 await self._changed.wait_for(lambda: not self._in_flight or self._failure)
                 self._raise_failure()
-                calls = [copy.call("load_weights", weights.reference[0], version, weights.checksum) for copy in self._copies]
+                calls = [copy.call("load_weights", weights.reference[0], version, weights.checksum) for copy in self.copies]
                 await asyncio.gather(*calls)
                 self._version, self._loaded = version, (version, weights.checksum)
             finally:
@@ -114,7 +114,7 @@ class ScorerGroup:
         """End the copies' processes."""
         for task in self._tasks:
             task.cancel()
-        for copy in self._copies:
+        for copy in self.copies:
             copy.stop()
 
     async def _serve(self, copy: RankGroup) -> None:

@@ -144,6 +144,28 @@ async def test_several_optimiser_steps_a_rollout_report_how_far_the_policy_moved
     assert result.metrics["train/grpo_clipfrac"] is not None
 
 
+async def test_a_scorer_that_dies_is_started_again_with_the_present_weights(run: RunDir, batches: list[list[Sample]]) -> None:
+    ledger = Ledger(run.ledger_file)
+    learner = await Learner.start(run.config(), run, ledger, samples_of(run.config(), ledger))
+    try:
+        await learner.train(1, batches[0], {}, await learner.scores(batches[0]))
+        await learner.published(await learner.weights(), 1)
+        assert learner.scorer is not None
+        expected = await learner.scorer.scores(batches[1])
+        for copy in learner.scorer.copies:
+            (pid,) = await copy.call("pid")
+            os.kill(pid, signal.SIGKILL)
+        found = await learner.scores(batches[2])
+        assert found is not None
+        again = await learner.scores(batches[1])
+    finally:
+        learner.stop()
+    assert again is not None
+    for name, score in expected.items():
+        assert again[name].version == 1
+        assert np.array_equal(again[name].old_logp, score.old_logp)
+
+
 async def test_a_stopped_rank_is_named_and_the_learner_goes_on_with_new_ones(tmp_path: Path) -> None:
     run = tiny_run(tmp_path, train__data_parallel=2, train__silence_s=5)
     ledger = Ledger(run.ledger_file)
