@@ -205,19 +205,23 @@ def _status_now(client: ControlClient) -> ServiceStatus | None:
 def _wait_ready(config: RunConfig, client: ControlClient, job: ServiceJob) -> ServiceStatus:
     deadline_s = config.cluster.start_deadline_s
     started = said = time.monotonic()
+    doing = ""
     while (now := time.monotonic()) - started < deadline_s:
         status = _status_now(client)
+        if status is not None and status.waiting_for != doing:
+            doing, started = status.waiting_for, now  # each step that is replayed is progress
         if status is not None and status.serving:
             return status
         if not job.active:
             raise StageError(f"the training service ended while it was starting; its last lines:\n{job.tail()}")
         if now - said > SAY_EVERY_S:
             said = now
-            waiting_for = "the service's process" if status is None else "the models to be loaded"
+            waiting_for = "the service's process" if status is None else status.waiting_for
             log.info("service_starting", waiting_for=waiting_for, seconds=round(now - started), deadline_s=deadline_s)
         time.sleep(POLL_S)
     raise StageError(
-        f"the training service was not ready within cluster.start_deadline_s={deadline_s:g}; its last lines:\n{job.tail()}"
+        f"the training service was not ready, and made no progress, within cluster.start_deadline_s={deadline_s:g}; "
+        f"its last lines:\n{job.tail()}"
     )
 
 

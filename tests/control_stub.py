@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -29,6 +29,8 @@ class StubService:
         """Answers "not yet" that a phase gives before it is done."""
         self.failures: dict[tuple[int, str], tuple[int, str]] = {}
         """(step, phase) → status and message of the error that it gives, once."""
+        self.progress: Callable[[int], str] | None = None
+        """What it says of a phase with so many polls to go."""
         self.closing = False
 
     @property
@@ -60,7 +62,8 @@ class StubService:
             raise HTTPException(409, f"step {step} is not next; step {self.next_step} is")
         if self.polls.get(phase, 0) > 0:
             self.polls[phase] -= 1
-            return {"step": step, "phase": phase, "done": False, "result": None, "progress": f"{phase} needs more"}
+            progress = self.progress(self.polls[phase]) if self.progress else f"{phase} needs more"
+            return {"step": step, "phase": phase, "done": False, "result": None, "progress": progress}
         if (step, phase) not in self.done:
             before = PHASES[: PHASES.index(phase)]
             if missing := [earlier for earlier in before if (step, earlier) not in self.done]:

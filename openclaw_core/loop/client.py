@@ -58,6 +58,7 @@ class ServiceStatus(BaseModel):
     metrics: dict[str, Any]
     accepting: bool
     eta_s: float | None
+    waiting_for: str
 
     @property
     def serving(self) -> bool:
@@ -99,7 +100,10 @@ class ControlClient:
     def run_phase(
         self, step: int, phase: str, *, deadline_s: float, wait_s: float = 10, on_wait: OnWait | None = None
     ) -> dict[str, Any]:
-        """Run one phase of ``step``, or join it where it is running already, and return its result when it is done."""
+        """Run one phase of ``step``, or join it where it is running already, and return its result when it is done.
+
+        ``deadline_s`` runs from the last progress that the service reports: a replay after a loss takes its time.
+        """
         end = time.monotonic() + deadline_s
         progress = "no progress was reported"
         while (left := end - time.monotonic()) > 0:
@@ -107,10 +111,11 @@ class ControlClient:
             answer = self._request("POST", f"/steps/{step}/{phase}", timeout_s=wait + 15, params={"wait_s": wait})
             if answer["done"]:
                 return answer["result"] or {}
-            progress = answer["progress"]
+            if answer["progress"] != progress:
+                progress, end = answer["progress"], time.monotonic() + deadline_s
             if on_wait is not None:
                 on_wait(progress)
-        raise ControlError(f"step {step}: {phase} has not ended within {deadline_s:g} s; the service's last word: {progress}")
+        raise ControlError(f"step {step}: {phase} made no progress for {deadline_s:g} s; the service's last word: {progress}")
 
     def export(self, deadline_s: float = 600) -> dict[str, Any]:
         """Have the published weights written in Hugging Face form; its path, version and checksum."""

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from openclaw_core.errors import OpenClawError
 from openclaw_core.ledger import Outcome
+from openclaw_core.loop.learner import Learner
 from openclaw_core.loop.loop import Loop
 from openclaw_core.loop.phases import PhaseConflict, PhaseRunner
 
@@ -44,6 +45,8 @@ class ServiceState:
     steps: int
     batch_size: int
     token: str
+    learner: Learner | None = None
+    """There before ``loop``, while it restores the weights."""
     loop: Loop | None = None
     phases: PhaseRunner | None = None
     error: str | None = None
@@ -71,7 +74,7 @@ class ServiceState:
                 "problems": 0,
             }
             state = "failed" if self.error else "starting"
-            return {**head, **progress, "state": state, "batch": batch, "metrics": {}, "waiting_for": "the models to load"}
+            return {**head, **progress, "state": state, "batch": batch, "metrics": {}, "waiting_for": self._starting()}
         loop, next_step = self.loop, self.loop.ledger.next_step()
         last = loop.ledger.step(next_step - 1)
         return {
@@ -93,6 +96,9 @@ class ServiceState:
             "metrics": last.metrics if last else {},
             "eta_s": _time_left(loop, self.steps - next_step + 1),
         }
+
+    def _starting(self) -> str:
+        return (self.learner and self.learner.doing) or "the models to load"
 
 
 def _time_left(loop: Loop, steps: int) -> float | None:

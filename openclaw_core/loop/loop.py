@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,10 +127,12 @@ class Loop:
             self._timings["perf/train_time"] = time.monotonic() - started
             metrics = {**rollout_metrics(samples, self.version, self.intake, self._timings), **result.metrics, **self._timings}
             metrics["train/skipped_steps"] = sum(record.skipped for record in self.ledger.steps()) + result.skipped
-            self.version += not result.skipped
-            self.ledger.record_training(step, self.version, result.skipped, metrics)
-            self._check_skips(step, result.bad_samples)
+            version = self.version + (not result.skipped)
+            self.ledger.record_training(step, version, result.skipped, metrics | {"train/bad_samples": result.bad_samples})
+            self.learner.recorded()
+            self.version = version
         record = self._record(step)
+        self._check_skips(record)
         return {"version": record.version, "skipped": record.skipped, **_picked(record.metrics, "train/")}
 
     async def publish(self, step: int) -> dict[str, Any]:
@@ -165,7 +167,9 @@ class Loop:
             await self.learner.save(trained[-1], self.version)
 
     def waiting_for(self) -> str:
-        """What a collection still needs, in words."""
+        """What the present phase waits for, in words: new ranks, or what a collection still needs."""
+        if self.learner.doing:
+            return self.learner.doing
         size = self.config.rollout.batch_size
         return (
             f"{self.intake.ready} of {size} samples are there; {self.room.in_flight} answers are being generated, "
@@ -190,14 +194,14 @@ class Loop:
     def _sample(self, judged: JudgedTurn) -> Sample:
         return build_sample(judged, self.config, self.encode_hint)
 
-    def _check_skips(self, step: int, bad_samples: Sequence[str]) -> None:
-        skips = self.ledger.consecutive_skips()
+    def _check_skips(self, record: StepRecord) -> None:
+        skips, samples = self.ledger.consecutive_skips(), record.metrics.get("train/bad_samples", ())
         if skips:
-            log.warning("step_skipped", step=step, in_a_row=skips, samples=bad_samples, reason="the gradient is not finite")
+            log.warning("step_skipped", step=record.step, in_a_row=skips, samples=samples, reason="the gradient is not finite")
         if skips > self.config.train.max_consecutive_skips:
             raise LoopError(
-                f"step {step}: the gradient was not finite {skips} times in a row, more than "
-                f"train.max_consecutive_skips allows; last in samples {', '.join(bad_samples)}"
+                f"step {record.step}: the gradient was not finite {skips} times in a row, more than "
+                f"train.max_consecutive_skips allows; last in samples {', '.join(samples)}"
             )
 
     def _record(self, step: int) -> StepRecord:

@@ -84,7 +84,7 @@ async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: 
     intake = Intake(ledger, build_judge(config), room.notify, config.rollout.reaction_grace_s)
     stack.push_async_callback(intake.stop)
     label = config.judge.hint_label
-    learner = await Learner.start(config, run, ledger, lambda record: loop.samples(record))
+    learner = state.learner = Learner(config, run, ledger, lambda record: loop.samples(record))
     stack.callback(learner.stop)
     loop = Loop(config, run, ledger, intake, room, learner, list(engines), lambda hint: renderer.hint_ids(hint, label))
     await loop.restore()

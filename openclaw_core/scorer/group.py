@@ -30,8 +30,8 @@ class ScorerGroup:
         self.copies, self._config = copies, config
         self._queue: dict[str, Sample] = {}
         self._scores: dict[str, Score] = {}
-        self._version = 0
-        self._loaded: tuple[int, str] | None = None
+        self.version = 0
+        """Of the weights that all copies have."""
         self._in_flight: set[str] = set()
         self._loading = False
         self._changed = asyncio.Condition()
@@ -64,8 +64,6 @@ class ScorerGroup:
 
     async def load_weights(self, weights: PublishedWeights, version: int) -> None:
         """Give every copy a published version; what is being scored ends first, what is queued is scored with it."""
-        if self._loaded == (version, weights.checksum):
-            return
         async with self._changed:
             self._loading = True
             try:
@@ -73,7 +71,7 @@ class ScorerGroup:
                 self._raise_failure()
                 calls = [copy.call("load_weights", weights.reference[0], version, weights.checksum) for copy in self.copies]
                 await asyncio.gather(*calls)
-                self._version, self._loaded = version, (version, weights.checksum)
+                self.version = version
             finally:
                 self._loading = False
                 self._changed.notify_all()
@@ -83,7 +81,7 @@ class ScorerGroup:
         async with self._changed:
             for sample in samples:
                 score = self._scores.get(sample.sample_id)
-                if (score is None or score.version != self._version) and sample.sample_id not in self._in_flight:
+                if (score is None or score.version != self.version) and sample.sample_id not in self._in_flight:
                     self._queue[sample.sample_id] = sample
             self._changed.notify_all()
 
@@ -96,7 +94,7 @@ class ScorerGroup:
         wanted = {sample.sample_id for sample in samples}
 
         def there() -> bool:
-            have = {name for name, score in self._scores.items() if score.version == self._version}
+            have = {name for name, score in self._scores.items() if score.version == self.version}
             return self._failure is not None or wanted <= have
 
         try:

@@ -6,8 +6,8 @@ from openclaw_core.errors import OpenClawError
 
 
 class TrainerError(OpenClawError):
-    """A trainer or a scorer failed; the message names the call and, where one is to blame, the rank."""
+    """A trainer or a scorer failed; the message names the call. Its ranks cannot be used any more: start them anew."""
 
 
 class RankLost(TrainerError):
-    """A rank is stuck, dead or over its deadline. The group cannot be used any more: start it anew."""
+    """A rank is stuck, dead or over its deadline, and is named."""

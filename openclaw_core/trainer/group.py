@@ -140,6 +140,7 @@ def _merge(results: list[RankResult], tensor_parallel: int, steps: int) -> Train
     positions = sum(result.positions for result in copies)
     metrics = {f"train/{name}": value for name, value in finish_metrics(sums, single_step=steps == 1).items()}
     metrics |= {
+        "train/optimizer_steps": skipped.count(False),
         "train/loss": sums.get("loss"),
         "train/grad_norm": sum(norms) / len(norms) if norms else None,
         "train/lr": results[0].learning_rate,

@@ -69,9 +69,9 @@ class MicroBatch:
         return cls(
             samples=tuple(samples),
             packed=packed,
-            targets=torch.tensor([token for s in samples for token in s.response_ids]),
+            targets=torch.tensor([token for s in samples for token in s.response_ids], dtype=torch.long),
             rollout_logp=torch.tensor([value for s in samples for value in s.rollout_logprobs], dtype=torch.float32),
-            mask=torch.tensor([bool(value) for s in samples for value in s.loss_mask]),
+            mask=torch.tensor([bool(value) for s in samples for value in s.loss_mask], dtype=torch.bool),
             sample_index=sample_index,
             temperature=torch.tensor([s.temperature for s in samples], dtype=torch.float32)[sample_index],
         )

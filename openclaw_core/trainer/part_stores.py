@@ -9,10 +9,12 @@ from typing import Any, cast
 
 import ray
 import structlog
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from openclaw_core.config.schema import RunConfig
-from openclaw_core.trainer.parts import CheckpointError, PartStore, verify_on
+from openclaw_core.trainer.errors import TrainerError
+from openclaw_core.trainer.parts import PartStore, verify_on
 from openclaw_core.trainer.rank import host_name
 from openclaw_core.trainer.retention import Chosen, newest_whole, withdraw
 
@@ -38,7 +40,7 @@ class PartStores:
 
     @classmethod
     async def start(cls, config: RunConfig, root: Path) -> PartStores:
-        """An actor on every host that is alive."""
+        """An actor on every host that is alive. Raises TrainerError."""
         actor = cast(Any, ray.remote(num_cpus=0)(_HostStore))
         nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
         stores = [
@@ -50,8 +52,11 @@ class PartStores:
         try:
             answers = asyncio.gather(*(asyncio.wrap_future(store.host.remote().future()) for store in stores))
             hosts = await asyncio.wait_for(answers, config.train.deadline_s)
-        except TimeoutError:
-            raise CheckpointError(f"the hosts' part stores did not start within {config.train.deadline_s:g} s") from None
+        except (TimeoutError, RayError) as error:
+            for store in stores:
+                ray.kill(store)
+            why = str(error) or f"no answer within train.deadline_s={config.train.deadline_s:g}"
+            raise TrainerError(f"the part stores of {len(nodes)} hosts could not be started: {why}") from error
         return cls(dict(zip(hosts, stores, strict=True)), root, config.train.deadline_s)
 
     async def newest_whole(self) -> Chosen | None:

@@ -151,7 +151,8 @@ def verify_on(stores: Mapping[str, Any], deadline_s: float) -> Callable[[str, Ma
     def check(directory: str, parts: Mapping[str, Part]) -> list[str]:
         findings: list[str] = []
         holders = sorted({part.host for part in parts.values()})
-        asked = {host: stores[host].verify.remote(directory, dict(parts), host) for host in holders if host in stores}
+        # Hosts without parts of their own may have copies that they pulled: damaged ones are removed there.
+        asked = {host: store.verify.remote(directory, dict(parts), host) for host, store in stores.items()}
         for host in holders:
             if host not in asked:
                 findings.append(

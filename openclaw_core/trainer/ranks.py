@@ -13,6 +13,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.trainer import accelerator as accelerators
 from openclaw_core.trainer.errors import RankLost, TrainerError
+from openclaw_core.trainer.parts import CheckpointError
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +73,8 @@ class RankGroup:
 
         Raises:
             RankLost: a rank is dead, has been silent for train.silence_s, or the call is over train.deadline_s.
-            TrainerError: the method failed.
+            CheckpointError: a checkpoint cannot be written or does not fit; found on every rank together.
+            TrainerError: the method failed on a rank. Others may be left in a collective: the group is of no use any more.
         """
         on = ranks or self.ranks
         work = asyncio.gather(*(_future(getattr(rank, method).remote(*arguments)) for rank in on))
@@ -87,6 +89,8 @@ class RankGroup:
                 f"{self.name}.{method} did not end within train.deadline_s={self._train.deadline_s:g}; {self._whereabouts()}"
             )
         except RayTaskError as error:
+            if isinstance(error.cause, CheckpointError):
+                raise CheckpointError(f"{self.name}.{method}: {error.cause}") from error
             raise TrainerError(f"{self.name}.{method} failed: {error}") from error
         except RayActorError as error:
             raise RankLost(f"{self.name}.{method}: a rank's process has died: {error}; {self._whereabouts()}") from error

@@ -98,8 +98,9 @@ class TrainerWorker(Rank):
             before = [[self.step.evaluate(batch, scores) for batch in own] for own in batches]
         parts: list[Mapping[str, torch.Tensor]] = []
         for share, own, old in zip(shares, batches, before, strict=True):
+            bad_before = len(result.bad_samples)
             parts += self.accumulate(step, own, len(share), probe, scores, result, old)
-            self._update(step, result)
+            self._update(step, result, bad=result.bad_samples[bad_before:])
         result.sums = {name: float(value) for name, value in mean_of_steps(add_sums(parts), count).items()}
         result.tokens = sum(batch.packed.tokens for own in batches for batch in own)
         result.positions = sum(batch.packed.ids.numel() for own in batches for batch in own)
@@ -206,18 +207,18 @@ class TrainerWorker(Rank):
         named = dict(hf_weights(self.gpt, self.spec))
         return export_hf(named.items(), self.hf_dir, Path(directory)).checksum if self.rank == 0 else None
 
-    def _update(self, step: int, result: RankResult) -> None:
-        """One optimiser step, or none on any rank where a gradient is not finite on one."""
+    def _update(self, step: int, result: RankResult, bad: list[str]) -> None:
+        """One optimiser step, or none on any rank where a gradient is not finite on one; ``bad``: samples found on this one."""
         from openclaw_core.trainer.model import object_group
         from openclaw_core.trainer.optimizer import agreed, finite, learning_rate, set_learning_rate
 
         result.learning_rate = learning_rate(self.config.optimizer, step, self.config.train.steps)
         set_learning_rate(self.optimizer, result.learning_rate)
-        good = not result.bad_samples and finite(self._gradients())
+        good = not bad and finite(self._gradients())
         skipped = not agreed(good, object_group())
         result.skipped.append(skipped)
         if skipped:
-            log.warning("update_skipped", step=step, rank=self.rank, samples=result.bad_samples)
+            log.warning("update_skipped", step=step, rank=self.rank, samples=bad)
             return
         self.at(f"step {step}: optimiser")
         result.grad_norms.append(float(self.optimizer.step()[1]))

@@ -27,7 +27,7 @@ async def main(run_dir: str, save_at: int, kill_after: int) -> None:
     run = RunDir(Path(run_dir))
     config, ledger = run.config(), Ledger(run.ledger_file)
     samples = samples_of(config, ledger)
-    learner = await Learner.start(config, run, ledger, samples)
+    learner = Learner(config, run, ledger, samples)
     version = await learner.restore()
     for record in ledger.steps():
         if record.version is None:
@@ -35,6 +35,7 @@ async def main(run_dir: str, save_at: int, kill_after: int) -> None:
             await learner.train(record.step, batch, {}, await learner.scores(batch))
             version += 1
             ledger.record_training(record.step, version, skipped=False, metrics={})
+            learner.recorded()
             if record.step == kill_after:
                 os.kill(os.getpid(), signal.SIGKILL)
             await learner.published(await learner.weights(), version)

@@ -146,9 +146,11 @@ async def test_several_optimiser_steps_a_rollout_report_how_far_the_policy_moved
 
 async def test_a_scorer_that_dies_is_started_again_with_the_present_weights(run: RunDir, batches: list[list[Sample]]) -> None:
     ledger = Ledger(run.ledger_file)
-    learner = await Learner.start(run.config(), run, ledger, samples_of(run.config(), ledger))
+    learner = Learner(run.config(), run, ledger, samples_of(run.config(), ledger))
     try:
+        await learner.restore()
         await learner.train(1, batches[0], {}, await learner.scores(batches[0]))
+        learner.recorded()
         await learner.published(await learner.weights(), 1)
         assert learner.scorer is not None
         expected = await learner.scorer.scores(batches[1])
@@ -172,8 +174,10 @@ async def test_a_stopped_rank_is_named_and_the_learner_goes_on_with_new_ones(tmp
     record_batches(ledger, 1)
     samples = samples_of(run.config(), ledger)
     (record,) = ledger.steps()
-    learner = await Learner.start(run.config(), run, ledger, samples)
+    learner = Learner(run.config(), run, ledger, samples)
     try:
+        await learner.restore()
+        assert learner.trainer is not None
         ranks = learner.trainer.ranks
         (_, pid) = await ranks.call("pid")
         os.kill(pid, signal.SIGSTOP)

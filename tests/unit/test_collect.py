@@ -28,9 +28,8 @@ class World:
         self.ledger = Ledger(path / "l.sqlite")
         self.room = WaitingRoom(hold_max_s=60, hold_max_requests=9, batch_size=2, occupancy=lambda: self.loop.occupancy)
         self.intake = Intake(self.ledger, build_judge(self.config), self.room.notify, reaction_grace_s=5)
-        nothing: Any = None
         run = RunDir(path)
-        learner = Learner(self.config, run, self.ledger, lambda record: self.loop.samples(record), nothing, None)
+        learner = Learner(self.config, run, self.ledger, lambda record: self.loop.samples(record))
         self.loop = Loop(self.config, run, self.ledger, self.intake, self.room, learner, [], lambda hint: ())
 
     async def converse(self, turn_id: str, version: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -50,10 +51,23 @@ def test_a_slow_phase_is_polled_and_says_what_it_waits_for(service: StubService,
     assert heard == ["collect needs more"] * 3
 
 
-def test_a_phase_that_never_ends_fails_at_its_deadline_with_the_last_word(service: StubService, client: ControlClient):
+def test_a_phase_without_progress_fails_at_its_deadline_with_the_last_word(service: StubService, client: ControlClient):
     service.polls["collect"] = 10**9
-    with pytest.raises(ControlError, match=r"step 1: collect has not ended within 0\.2 s; .* collect needs more"):
+    with pytest.raises(ControlError, match=r"step 1: collect made no progress for 0\.2 s; .* collect needs more"):
         client.run_phase(1, "collect", deadline_s=0.2, wait_s=0)
+
+
+def test_a_phase_that_makes_progress_is_waited_for(service: StubService, client: ControlClient):
+    service.polls["collect"] = 12
+    service.progress = lambda polls: f"{polls} replays are left"
+    said: list[str] = []
+
+    def slowly(progress: str) -> None:
+        said.append(progress)
+        time.sleep(0.1)
+
+    assert client.run_phase(1, "collect", deadline_s=0.5, wait_s=0, on_wait=slowly)
+    assert len(said) == 12
 
 
 def test_a_watcher_can_end_the_wait(service: StubService, client: ControlClient):

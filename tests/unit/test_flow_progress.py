@@ -27,6 +27,7 @@ def service(**changes: Any) -> ServiceStatus:
         "metrics": METRICS,
         "accepting": True,
         "eta_s": 605.0,
+        "waiting_for": "7 of 16 samples are there",
     }
     return ServiceStatus.model_validate(fields | changes)
 

@@ -1,0 +1,141 @@
+"""Whatever fails, at whatever moment: the weights that are trained, published and saved are those of the ledger."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from openclaw_core.ledger import Ledger
+from openclaw_core.loop.learner import Learner
+from openclaw_core.rundir import RunDir
+from openclaw_core.trainer.group import TrainerError
+from openclaw_core.trainer.parts import CheckpointError
+from openclaw_core.types import Sample
+from tests.integration.learning import record_batches, samples_of, tiny_run
+
+STEPS = 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+class World:
+    """A learner on recorded batches, driven as the loop drives it."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run, self.ledger = run, Ledger(run.ledger_file)
+        self.learner = Learner(run.config(), run, self.ledger, samples_of(run.config(), self.ledger))
+
+    def samples(self, step: int) -> list[Sample]:
+        record = self.ledger.step(step)
+        assert record is not None
+        return samples_of(self.run.config(), self.ledger)(record)
+
+    async def train(self, step: int, *, record: bool = True) -> None:
+        samples = self.samples(step)
+        result = await self.learner.train(step, samples, {}, await self.learner.scores(samples))
+        assert not result.skipped
+        if record:
+            self.ledger.record_training(step, step, skipped=False, metrics=result.metrics)
+            self.learner.recorded()
+            await self.learner.published(await self.learner.weights(), step)
+
+    async def checksum(self) -> str:
+        return (await self.learner.weights()).checksum
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of two runs with the same recorded batches."""
+    directory = tmp_path_factory.mktemp("learner")
+    for name in ("undisturbed", "disturbed", "unrestorable", "dp2"):
+        changes: dict[str, Any] = {"train__data_parallel": 2} if name == "dp2" else {}
+        run = tiny_run(directory, name, scorer__placement="separate", train__steps=STEPS, **changes)
+        record_batches(ledger := Ledger(run.ledger_file), STEPS)
+        ledger.close()
+    return directory / "runs"
+
+
+@pytest.fixture
+async def world(recorded: Path) -> AsyncIterator[Any]:
+    worlds: list[World] = []
+
+    async def build(name: str) -> World:
+        worlds.append(World(RunDir(recorded / name)))
+        await worlds[-1].learner.restore()
+        return worlds[-1]
+
+    yield build
+    for made in worlds:
+        made.learner.stop()
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+async def test_an_update_that_was_not_recorded_is_made_again_from_the_recorded_weights(world: Any) -> None:
+    straight = await world("undisturbed")
+    for step in range(1, STEPS + 1):
+        await straight.train(step)
+    expected = await straight.checksum()
+    straight.learner.stop()
+
+    disturbed = await world("disturbed")
+    await disturbed.train(1)
+    await disturbed.train(2, record=False)  # the ledger's disk was full, say
+    await disturbed.learner.save(1, 1)  # holds step 1, not what came after it
+    await disturbed.train(2)
+    # Trainer and scorer are lost together.
+    trainer, scorer = disturbed.learner.trainer, disturbed.learner.scorer
+    assert trainer is not None and scorer is not None
+    for pid in (*await trainer.ranks.call("pid"), *await scorer.copies[0].call("pid")):
+        kill(pid)
+    await disturbed.train(3)
+    assert await disturbed.checksum() == expected
+
+
+async def test_weights_that_cannot_be_restored_are_not_replaced_by_the_start_model(world: Any) -> None:
+    unlucky = await world("unrestorable")
+    await unlucky.train(1)
+    await unlucky.learner.save(1, 1)
+    (part,) = (unlucky.run.checkpoints / "step_000001").glob("*.distcp")
+    content = part.read_bytes()
+    part.write_bytes(content[:-1])
+    (pid,) = await unlucky.learner.trainer.ranks.call("pid")
+    kill(pid)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="is whole"):
+            await unlucky.checksum()
+    part.write_bytes(content)
+    assert (await unlucky.learner.weights()).checksum
+    assert unlucky.learner.version == 1
+
+
+async def test_a_rank_that_is_killed_while_its_peer_waits_for_it_costs_no_step(world: Any) -> None:
+    pair = await world("dp2")
+    await pair.train(1)
+    (_, pid) = await pair.learner.trainer.ranks.call("pid")
+    kill(pid)
+    await pair.train(2)
+    after = await pair.checksum()
+    pair.learner.stop()
+    assert await pair.checksum() == after  # by replay
+
+
+async def test_a_call_that_fails_on_new_ranks_too_is_an_error(world: Any) -> None:
+    straight = await world("undisturbed")
+    bad = [Sample(**{**{f: getattr(s, f) for f in Sample.__slots__}, "temperature": 0.0}) for s in straight.samples(1)]
+    with pytest.raises(TrainerError, match="greedy turns are not trainable"):
+        await straight.learner.train(9, bad, {}, None)
+    assert await straight.checksum()  # and the next call is served by sound ones
