@@ -2,13 +2,14 @@
 # make run STEPS=2    fewer steps;  PRESET=4b-2nodes another deployment;  SET="rollout.batch_size=8 ports.gateway=31000" any parameter
 # make test           set-up, checks, all tests
 # make check          format, lint, types, import contracts
+# make bench          the benchmark of the output head at a small size; benchmarks/README.md has them all
 # make stop           end what `make run` started;  make status shows it
 # make clean          remove what can be made again: environment, caches, state (not runs/ and models/)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run stop status test unit check clean
+.PHONY: help setup run stop status test unit bench check clean
 
 PRESET ?= local-cpu
 STEPS ?=
@@ -58,6 +59,9 @@ check: setup
 
 test: check
 	$(PY) -m pytest
+
+bench: setup
+	$(PY) -m benchmarks.hybrid_loss --size small
 
 unit: setup
 	$(PY) -m pytest tests/unit

@@ -131,7 +131,7 @@ class LossConfig(Section):
     subset_mode: Literal["student", "teacher", "overlap"] = "student"
     opd_center: bool = False
     shaped_turns: Literal["corrected", "opd_only", "plain"] = "corrected"
-    head_chunk: int = Field(default=256, ge=1, description="Response positions per chunk of the output head.")
+    head_chunk: int = Field(default=1024, ge=1, description="Response positions per chunk of the output head.")
 
 
 class OptimizerConfig(Section):

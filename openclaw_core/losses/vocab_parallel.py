@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,8 @@ from torch import Tensor
 from torch.nn import functional
 
 Group = dist.ProcessGroup
+BLOCK = 64
+"""Columns of which the maximum is taken before the search for the largest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +29,8 @@ class Part:
 
     lse: Float[Tensor, " n"]
     """log sum exp of their logits."""
-    mean: Float[Tensor, " n"]
-    """Their expected logit, sum p z, with p normalised within the part."""
+    entropy: Float[Tensor, " n"]
+    """Nats, of the softmax over these columns alone."""
     values: Float[Tensor, "n k"]
     """Their largest logits, largest first: at least one, fewer than k if there are fewer columns."""
     ids: Int[Tensor, "n k"]
@@ -35,12 +38,14 @@ class Part:
 
 
 def summarise(z: Float[Tensor, "n v"], k: int, *, start: int, scratch: Float[Tensor, "n v"]) -> Part:
-    """The part of the columns whose global ids begin at ``start``, given their tempered logits; overwrites ``scratch``."""
-    values, ids = z.topk(min(max(k, 1), z.shape[-1]), dim=-1)
+    """The part of the columns whose global ids begin at ``start``; ``z``, tempered logits, and ``scratch`` are overwritten."""
+    values, ids = _largest(z, min(max(k, 1), z.shape[-1]))
+    peak = values[:, 0]
     p = torch.softmax(z, -1, out=scratch)
-    # torch subtracts the maximum in softmax; that of the largest logit is 1 / sum exp(z - maximum).
-    lse = values[:, 0] - p.gather(-1, ids[:, :1])[:, 0].log()
-    return Part(lse, p.mul_(z).sum(-1), values, ids + start)
+    # torch subtracts the maximum in softmax; the largest p is therefore 1 / sum exp(z - peak).
+    log_mass = -p.gather(-1, ids[:, :1])[:, 0].log()
+    entropy = log_mass - p.mul_(z.sub_(peak[:, None])).sum(-1)
+    return Part(peak + log_mass, entropy, values, ids + start)
 
 
 def merge(
@@ -51,13 +56,14 @@ def merge(
     Every rank brings at least one part; k is at most the size of the whole vocabulary.
     """
     lse = torch.stack([part.lse for part in parts], dim=-1)
-    mean = torch.stack([part.mean for part in parts], dim=-1)
     peak = reduce_(lse.amax(-1), group, dist.ReduceOp.MAX)
-    share = (lse - peak[:, None]).exp()
-    mass, moment = reduce_(torch.stack([share.sum(-1), (share * mean).sum(-1)]), group)
+    below = lse - peak[:, None]
+    share = below.exp()
+    # H = sum_j w_j (H_j - log w_j) with w_j = share_j / mass.
+    spread = torch.stack([part.entropy for part in parts], dim=-1) - below
+    mass, moment = reduce_(torch.stack([share.sum(-1), (share * spread).sum(-1)]), group)
     # log pi(v) = z_v - peak - log mass: the maximum is part of the normaliser.
-    whole = peak + mass.log()
-    return whole, whole - moment / mass, _topk(parts, k, group)
+    return peak + mass.log(), mass.log() + moment / mass, _topk(parts, k, group)
 
 
 def localise(ids: Int[Tensor, "..."], *, start: int, rows: int) -> tuple[Int[Tensor, "..."], Tensor]:
@@ -82,6 +88,18 @@ def reduce_(x: Tensor, group: Group | None, op: dist.ReduceOp.RedOpType = dist.R
     if shard_count(group) > 1:
         dist.all_reduce(x, op, group=group)  # pyright: ignore[reportUnknownMemberType]
     return x
+
+
+def _largest(z: Float[Tensor, "n v"], k: int) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
+    """z.topk(k), which on a CPU takes longer than all else that is done to the logits: here only the k blocks of columns
+    with the largest maxima are searched."""
+    n, v = z.shape
+    if v % BLOCK or v < k * BLOCK:
+        return cast(tuple[Tensor, Tensor], tuple(z.topk(k, dim=-1)))
+    blocks = z.view(n, v // BLOCK, BLOCK)
+    best = blocks.amax(-1).topk(k, dim=-1).indices
+    values, at = blocks.gather(1, best[:, :, None].expand(-1, -1, BLOCK)).flatten(1).topk(k, dim=-1)
+    return values, best.gather(1, at // BLOCK) * BLOCK + at % BLOCK
 
 
 def _topk(parts: Sequence[Part], k: int, group: Group | None) -> Int[Tensor, "n k"]:

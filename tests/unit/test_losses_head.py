@@ -10,17 +10,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from openclaw_core.losses import LossError, head, head_stats, logits_at
+from openclaw_core.losses import LossError, head, head_stats, logits_at, vocab_parallel
 from tests.unit.main_grad import megatron_parameter
 
 VOCAB, PADDED, HIDDEN, N = 41, 48, 8, 10
 CHUNKS = [1, 3, 10, 64]
 
 
-@pytest.fixture(autouse=True, params=[6, 64], ids=["tiles", "one_tile"])
+@pytest.fixture(autouse=True, params=[12, 64], ids=["tiles", "one_tile"])
 def tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several tiles, the last one narrower, and one for the whole vocabulary."""
+    """Several tiles, the last one narrower, and one for the whole vocabulary. Top-4 is searched for in blocks of 2 where
+    a tile is a multiple of that."""
     monkeypatch.setattr(head, "TILE", request.param)
+    monkeypatch.setattr(vocab_parallel, "BLOCK", 2)
 
 
 def leaves(dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -159,6 +161,21 @@ def test_other_types_are_not_rounded_on_the_way(dtype: torch.dtype) -> None:
     """fp16 has too small a range for the gradient of the logits. h's own gradient has h's type."""
     logp, grad_h, grad_w = relative_errors(*wide(dtype))
     assert logp < 1e-5 and grad_w < 1e-6 and grad_h < max(1e-6, torch.finfo(dtype).eps)
+
+
+def test_the_licence_to_round_ends_with_the_head_even_if_it_fails() -> None:
+    h, w, temperature, _ = wide(torch.bfloat16)
+    matmul: Any = torch.backends.mkldnn.matmul  # pyright: ignore[reportAttributeAccessIssue]
+    before, seen = matmul.fp32_precision, []
+
+    def fail(*_: object, **__: object) -> None:
+        seen.append(matmul.fp32_precision)
+        raise ZeroDivisionError
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(vocab_parallel, "summarise", fail)
+        head_stats(h, w, temperature, vocab_size=len(w), topk=4, chunk=48, tied=False)
+    assert seen == ["bf16"] and matmul.fp32_precision == before != "bf16"
 
 
 def assert_log_probs(compute: Callable[[Tensor, Tensor], Tensor], peak: float) -> None:

@@ -24,13 +24,13 @@ from tests.unit.main_grad import megatron_parameter
 N, TOPK, CHUNK = 9, 4, 4
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5}
 VOCABULARIES = {
-    1: [(27, 32)],
+    1: [(27, 32, 5), (600, 640, 48)],
     # The second shard holds 3 ids, fewer than top-K.
-    2: [(27, 24), (32, 16)],
+    2: [(27, 24, 5), (32, 16, 8)],
     # The last shard holds 3 ids, and top-10 is more than any shard has; 600 ids padded to 640.
-    4: [(27, 8), (600, 160)],
+    4: [(27, 8, 5), (600, 160, 48)],
 }
-"""(ids, rows of each shard) by number of shards."""
+"""(ids, rows of each shard, rows of a tile) by number of shards: each shard has several tiles, the last one narrower."""
 
 
 @dataclass(frozen=True)
@@ -193,10 +193,10 @@ def check_a_shard_of_padding_is_refused(shard: Shard) -> None:
 
 
 def check_all(group: dist.ProcessGroup | None) -> None:
-    for vocab, rows in VOCABULARIES[vocab_parallel.shard_count(group)]:
+    for vocab, rows, tile in VOCABULARIES[vocab_parallel.shard_count(group)]:
         with pytest.MonkeyPatch.context() as patch:
-            # Several tiles in each shard, the last of them narrower than the others.
-            patch.setattr(head, "TILE", max(5, rows // 3))
+            patch.setattr(head, "TILE", tile)
+            patch.setattr(vocab_parallel, "BLOCK", 4)
             check_shard(Shard(group, vocab, rows))
 
 
