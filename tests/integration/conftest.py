@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import ray
 from prefect.settings import (
     PREFECT_LOGGING_LEVEL,
     PREFECT_RESULTS_LOCAL_STORAGE_PATH,
@@ -30,3 +31,11 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     }
     with temporary_settings(settings), prefect_test_harness(server_startup_timeout=120):
         yield
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[str]:
+    """Ray on this machine for a module's tests; its address."""
+    context = ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+    yield context.address_info["gcs_address"]
+    ray.shutdown()

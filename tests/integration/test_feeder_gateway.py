@@ -137,8 +137,9 @@ async def test_outcome_of_each_answer_is_reported_before_the_reaction_is_sent(bu
         assert kinds == ["turn", "outcome", "next_state"] * 2
         persona = session.split("-")[0]
         first, second = [outcome for owner, outcome in world.of("outcome") if owner == session]
-        assert first == {"persona": persona, "satisfied": False, "relevant": False, "first": True}
-        assert second == {"persona": persona, "satisfied": True, "relevant": True, "first": False}
+        problem = int(session.split("-")[4]) + 1
+        assert first == {"persona": persona, "satisfied": False, "relevant": False, "first": True, "problem": problem}
+        assert second == {"persona": persona, "satisfied": True, "relevant": True, "first": False, "problem": problem}
 
 
 async def test_number_of_sessions_in_flight_is_kept(build: Callable[..., World]) -> None:

@@ -6,25 +6,16 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 
 from openclaw_core.ledger import Ledger
 from openclaw_core.rundir import RunDir
 from tests.integration.learning import record_batches, tiny_run
 
 STEPS = 6
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    context = ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
-    yield context.address_info["gcs_address"]
-    ray.shutdown()
 
 
 def drive(run: RunDir, address: str, *, save_at: int = 0, kill_after: int = 0) -> tuple[str, str]:
@@ -50,29 +41,29 @@ def copy(run: RunDir, name: str) -> RunDir:
     ],
     ids=["one rank, bf16", "DP2, distributed optimiser, separate scorer"],
 )
-def test_six_steps_in_one_go_equal_three_a_kill_and_three(tmp_path: Path, address: str, layout: dict[str, Any]) -> None:
+def test_six_steps_in_one_go_equal_three_a_kill_and_three(tmp_path: Path, ray_cluster: str, layout: dict[str, Any]) -> None:
     straight = tiny_run(tmp_path, "straight", model__dtype="bf16", train__steps=STEPS, **layout)
     record_batches(ledger := Ledger(straight.ledger_file), STEPS)
     ledger.close()
     replayed, resumed = copy(straight, "replayed"), copy(straight, "resumed")
-    expected, _ = drive(straight, address)
+    expected, _ = drive(straight, ray_cluster)
 
-    drive(replayed, address, kill_after=3)
-    checksum, log = drive(replayed, address)
+    drive(replayed, ray_cluster, kill_after=3)
+    checksum, log = drive(replayed, ray_cluster)
     assert [f"event=replay_step step={step}" in log for step in range(1, STEPS + 1)] == [True] * 3 + [False] * 3
     assert checksum == expected
 
-    drive(resumed, address, save_at=2, kill_after=3)
-    checksum, log = drive(resumed, address)
+    drive(resumed, ray_cluster, save_at=2, kill_after=3)
+    checksum, log = drive(resumed, ray_cluster)
     assert [f"event=replay_step step={step}" in log for step in range(1, STEPS + 1)] == [False] * 2 + [True] + [False] * 3
     assert checksum == expected
 
 
-def test_other_samples_lead_elsewhere(tmp_path: Path, address: str) -> None:
+def test_other_samples_lead_elsewhere(tmp_path: Path, ray_cluster: str) -> None:
     """The comparison above can fail."""
     one = tiny_run(tmp_path, "one", train__steps=1)
     other = tiny_run(tmp_path, "other", train__steps=1)
     for seed, run in enumerate((one, other)):
         record_batches(ledger := Ledger(run.ledger_file), 1, seed)
         ledger.close()
-    assert drive(one, address)[0] != drive(other, address)[0]
+    assert drive(one, ray_cluster)[0] != drive(other, ray_cluster)[0]

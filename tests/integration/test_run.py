@@ -102,6 +102,26 @@ def test_a_run_survives_the_death_of_its_service_and_trains_every_turn_once(tmp_
     assert undisturbed(run, tmp_path) == checksum_directory(run.export)
 
 
+@pytest.mark.timeout(900)
+def test_a_run_with_two_trainer_ranks_and_a_scorer_of_its_own(tmp_path: Path) -> None:
+    tiny_llama(tmp_path / "hf", seed=3)
+    ranks = {"train.data_parallel": 2, "train.distributed_optimizer": True, "scorer.placement": "separate", "train.steps": 2}
+    process = start(tmp_path, {"model.source": f"file://{tmp_path / 'hf'}", **free_ports(), **ranks, "scorer.threads": 1})
+    try:
+        output, _ = process.communicate(timeout=600)
+    finally:
+        process.kill()
+    assert process.returncode == 0, output
+    run = RunDir(tmp_path / "runs" / "r")
+    lines = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+    assert [line["train/optimizer_steps"] for line in lines] == [1, 1]
+    # Engine, trainer and scorer are one policy, step after step: no sample was masked for its scores.
+    assert all(line["train/engine_parity_abs_diff"] < 1e-4 for line in lines)
+    assert all("missing_score" not in line["rollout/dropped"] for line in lines)
+    assert any(line["train/opd_abs_mean"] for line in lines)
+    assert f"checksum {checksum_directory(run.export)}" in output
+
+
 def undisturbed(run: RunDir, directory: Path) -> str:
     """The checksum of the weights that a fresh trainer comes to from the run's ledger alone."""
     other = RunDir(run.path.with_name("undisturbed"))
