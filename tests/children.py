@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,14 +13,14 @@ DEADLINE_S = 300
 
 
 def run_ranks(module: str, arguments: Sequence[object], world_size: int = 1) -> list[str]:
-    """Run ``python -m module ARGUMENTS... RANK WORLD_SIZE MASTER_PORT`` once per rank; returns each rank's stdout.
+    """Run ``python -m module ARGUMENTS... RANK WORLD_SIZE STORE_PORT`` once per rank; returns each rank's stdout.
 
     Raises AssertionError with a rank's stderr if it fails.
     """
-    port = free_port()
+    store = open_store(world_size)
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", module, *map(str, arguments), str(rank), str(world_size), str(port)],
+            [sys.executable, "-W", "ignore", "-m", module, *map(str, arguments), str(rank), str(world_size), str(store.port)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -39,14 +38,11 @@ def run_ranks(module: str, arguments: Sequence[object], world_size: int = 1) -> 
     return [stdout for stdout, _ in outputs]
 
 
-def tcp_store(rank: int | str, world_size: int | str, port: int | str) -> TCPStore:
-    """In a child: where the ranks meet, for ``init_parallel``; rank 0 is the server. RANK WORLD_SIZE PORT as they are given."""
-    timeout = timedelta(seconds=DEADLINE_S)
-    return TCPStore("127.0.0.1", int(port), int(world_size), is_master=int(rank) == 0, timeout=timeout)
+def open_store(world_size: int) -> TCPStore:
+    """Where ranks meet, in the process that starts them: on a port that the system picks, and that nobody takes in between."""
+    return TCPStore("127.0.0.1", 0, world_size, is_master=True, wait_for_workers=False)
 
 
-def free_port() -> int:
-    """A port on loopback that nothing listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def tcp_store(world_size: int | str, port: int | str) -> TCPStore:
+    """In a rank: the store of ``open_store``, for ``init_parallel``. WORLD_SIZE and STORE_PORT as they are given."""
+    return TCPStore("127.0.0.1", int(port), int(world_size), is_master=False, timeout=timedelta(seconds=DEADLINE_S))

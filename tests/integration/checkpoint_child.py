@@ -20,6 +20,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.children import tcp_store
+
 Answer = dict[str, Any]
 
 
@@ -42,7 +44,7 @@ def join(rank: int, world_size: int, port: int, tensor_parallel: int = 1) -> Non
         tensor_parallel=tensor_parallel,
         rank=rank,
         world_size=world_size,
-        store=dist.TCPStore("127.0.0.1", port, world_size, rank == 0) if world_size > 1 else None,
+        store=tcp_store(world_size, port) if world_size > 1 else None,
         timeout_s=120,
     )
     seed()

@@ -23,7 +23,7 @@ def main(request_file: str, out: str, rank: str, world_size: str, port: str) -> 
     request = pickle.loads(Path(request_file).read_bytes())
     config = load_config("local-cpu", {"train.max_tokens_per_rank": 60, **request["overrides"]})
     worker = TrainerWorker(config.model_dump_json(), request["hf"], int(rank), int(world_size))
-    worker.store = tcp_store(rank, world_size, port)
+    worker.store = tcp_store(world_size, port)
     worker.join(("127.0.0.1", int(port)), config.train.tensor_parallel, threads=1)
     worker.build(request["hf"], request["start"])
 

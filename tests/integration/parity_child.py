@@ -26,7 +26,7 @@ def main(hf: str, checkpoint: str, request_file: str, out: str, rank: str, world
     torch.set_num_threads(1)
     request = torch.load(request_file)
     ids, sequence_parallel = request["ids"], request["sequence_parallel"]
-    store = tcp_store(rank, world_size, port)
+    store = tcp_store(world_size, port)
     init_parallel(cpu, tensor_parallel=int(world_size), rank=int(rank), world_size=int(world_size), store=store, timeout_s=120)
     spec = ModelSpec.from_hf(Path(hf))
     _, gpt = build_gpt(spec, "fp32", sequence_parallel=sequence_parallel)

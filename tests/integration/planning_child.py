@@ -30,7 +30,7 @@ def main(what: str, *arguments: str) -> None:
 
     torch.set_num_threads(1 if int(world_size) > 1 else 2)
     tensor_parallel = 1 if what in ("head", "peak") else int(own[1])
-    store = tcp_store(rank, world_size, port) if int(world_size) > 1 else None
+    store = tcp_store(world_size, port) if int(world_size) > 1 else None
     init_parallel(accelerator.cpu(), tensor_parallel=tensor_parallel, rank=int(rank), world_size=int(world_size), store=store)
     sys.stdout.write(json.dumps({"held": held, "kept": kept, "head": head_alone, "peak": peak}[what](*own)))
 

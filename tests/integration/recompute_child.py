@@ -23,7 +23,7 @@ def main(hf: str, out: str, rank: str, world_size: str, port: str) -> None:
     from openclaw_core.trainer.model import ModelError, ModelSpec, build_gpt, hidden_states, init_parallel, object_group
 
     torch.set_num_threads(1)
-    store = tcp_store(rank, world_size, port)
+    store = tcp_store(world_size, port)
     init_parallel(cpu, tensor_parallel=int(world_size), rank=int(rank), world_size=int(world_size), store=store, timeout_s=120)
     spec = ModelSpec.from_hf(Path(hf))
     parallel = int(world_size) > 1

@@ -26,7 +26,7 @@ def main(request_file: str, out: str, rank: str, world_size: str, port: str) -> 
     request = pickle.loads(Path(request_file).read_bytes())
     configs = [load_config("local-cpu", {"model.dtype": "fp32", **case["overrides"]}) for case in request["cases"]]
     worker = TrainerWorker(configs[0].model_dump_json(), request["hf"], int(rank), int(world_size))
-    worker.store = tcp_store(rank, world_size, port)
+    worker.store = tcp_store(world_size, port)
     worker.join(("127.0.0.1", int(port)), configs[0].train.tensor_parallel, threads=1)
     answers = []
     for case, config in zip(request["cases"], configs, strict=True):

@@ -11,7 +11,7 @@ import ray
 
 from openclaw_core.trainer.parts import PartStore, verify_on
 from openclaw_core.trainer.retention import META, CheckpointInfo, commit, newest_whole, read_info, step_directory
-from tests.children import free_port
+from tests.children import open_store
 from tests.integration.checkpoint_rank import Rank
 
 HOLDERS = ("a", "b")
@@ -24,8 +24,8 @@ class World:
     def __init__(self, root: Path, hf: Path) -> None:
         self.root, self.service = root, root / "service"
         actor = ray.remote(num_cpus=0, runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}})
-        port = free_port()
-        self.ranks: list[Any] = [actor(Rank).remote(rank, port, hf) for rank in range(2)]
+        self.meeting = open_store(2)
+        self.ranks: list[Any] = [actor(Rank).remote(rank, self.meeting.port, hf) for rank in range(2)]
         self.stores: dict[str, Any] = {host: actor(PartStore).remote(str(root / host)) for host in HOLDERS}
         self.verify = verify_on(self.stores, deadline_s=60)
         self.all("begin", *[(root / "start" / "step_000000",)] * 2)

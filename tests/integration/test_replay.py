@@ -34,29 +34,28 @@ def copy(run: RunDir, name: str) -> RunDir:
 
 
 @pytest.mark.parametrize(
-    "layout",
+    ("layout", "saved"),
     [
-        {},
-        {"train__data_parallel": 2, "train__distributed_optimizer": True, "scorer__placement": "separate"},
+        ({}, (0, 2)),
+        ({"train__data_parallel": 2, "train__distributed_optimizer": True, "scorer__placement": "separate"}, (2,)),
     ],
     ids=["one rank, bf16", "DP2, distributed optimiser, separate scorer"],
 )
-def test_six_steps_in_one_go_equal_three_a_kill_and_three(tmp_path: Path, ray_cluster: str, layout: dict[str, Any]) -> None:
+def test_six_steps_in_one_go_equal_three_a_kill_and_three(
+    tmp_path: Path, ray_cluster: str, layout: dict[str, Any], saved: tuple[int, ...]
+) -> None:
+    """``saved``: step after which there is a checkpoint, 0: none; the steps after it up to the kill are replayed."""
     straight = tiny_run(tmp_path, "straight", model__dtype="bf16", train__steps=STEPS, **layout)
     record_batches(ledger := Ledger(straight.ledger_file), STEPS)
     ledger.close()
-    replayed, resumed = copy(straight, "replayed"), copy(straight, "resumed")
+    killed = {step: copy(straight, f"saved-{step}") for step in saved}
     expected, _ = drive(straight, ray_cluster)
-
-    drive(replayed, ray_cluster, kill_after=3)
-    checksum, log = drive(replayed, ray_cluster)
-    assert [f"event=replay_step step={step}" in log for step in range(1, STEPS + 1)] == [True] * 3 + [False] * 3
-    assert checksum == expected
-
-    drive(resumed, ray_cluster, save_at=2, kill_after=3)
-    checksum, log = drive(resumed, ray_cluster)
-    assert [f"event=replay_step step={step}" in log for step in range(1, STEPS + 1)] == [False] * 2 + [True] + [False] * 3
-    assert checksum == expected
+    for step, run in killed.items():
+        drive(run, ray_cluster, save_at=step, kill_after=3)
+        checksum, log = drive(run, ray_cluster)
+        replayed = [n for n in range(1, STEPS + 1) if f"event=replay_step step={n} " in log]
+        assert replayed == list(range(step + 1, 4))
+        assert checksum == expected
 
 
 def test_other_samples_lead_elsewhere(tmp_path: Path, ray_cluster: str) -> None:
