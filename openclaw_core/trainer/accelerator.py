@@ -52,11 +52,6 @@ class Accelerator:
     dtypes: tuple[Dtype, ...] = ("bf16", "fp32")
     """What a model can be trained in."""
 
-    @property
-    def torch_device(self) -> str:
-        """The rank's own device, for ``torch.device`` and ``Tensor.to``."""
-        return "cpu" if self.device == "cpu" else f"{self.device}:0"
-
     def prepare(self, arguments: Mapping[str, Any] | None = None) -> None:
         """Make this process ready for megatron.
 
