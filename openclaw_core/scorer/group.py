@@ -41,26 +41,29 @@ class ScorerGroup:
     @classmethod
     async def start(cls, config: RunConfig, hf_dir: Path, base_checkpoint: Path) -> ScorerGroup:
         """Start the copies, with the start model's weights: version 0. Raises TrainerError."""
-        hf = str(hf_dir.resolve())
-        copies: list[RankGroup] = []
-        try:
-            for index in range(config.scorer.data_parallel):
-                copies.append(
-                    await RankGroup.start(
-                        f"scorer-{index}",
-                        ScorerWorker,
-                        (config.model_dump_json(), hf),
-                        config,
-                        tensor_parallel=config.scorer.tensor_parallel,
-                        threads=config.scorer.threads,
-                    )
+        starting = [
+            asyncio.create_task(
+                RankGroup.start(
+                    f"scorer-{index}",
+                    ScorerWorker,
+                    config,
+                    hf_dir,
+                    base_checkpoint,
+                    tensor_parallel=config.scorer.tensor_parallel,
+                    threads=config.scorer.threads,
                 )
-            await asyncio.gather(*(copy.call("build", hf, str(base_checkpoint.resolve())) for copy in copies))
+            )
+            for index in range(config.scorer.data_parallel)
+        ]
+        try:
+            return cls(await asyncio.gather(*starting), config)
         except BaseException:
-            for copy in copies:
-                copy.stop()
+            for task in starting:
+                task.cancel()
+            for copy in await asyncio.gather(*starting, return_exceptions=True):
+                if isinstance(copy, RankGroup):
+                    copy.stop()
             raise
-        return cls(copies, config)
 
     async def load_weights(self, weights: PublishedWeights, version: int) -> None:
         """Give every copy a published version; what is being scored ends first, what is queued is scored with it."""

@@ -53,18 +53,18 @@ class TrainerGroup:
     @classmethod
     async def start(cls, config: RunConfig, hf_dir: Path, base_checkpoint: Path, checkpoints: Path) -> TrainerGroup:
         """Start the ranks, with the start model's weights. ``checkpoints``: where they go on each host. Raises TrainerError."""
-        train, hf = config.train, str(hf_dir.resolve())
+        train = config.train
         ranks = await RankGroup.start(
             "trainer",
             TrainerWorker,
-            (config.model_dump_json(), hf),
             config,
+            hf_dir,
+            base_checkpoint,
             tensor_parallel=train.tensor_parallel,
             data_parallel=train.data_parallel,
             threads=train.threads,
         )
         try:
-            await ranks.call("build", hf, str(base_checkpoint.resolve()))
             stores = await PartStores.start(config, checkpoints.resolve())
         except BaseException:
             ranks.stop()

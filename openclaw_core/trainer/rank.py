@@ -79,6 +79,10 @@ class Rank:
         )
         self.at("ready")
 
+    def build(self, hf_dir: str, base_checkpoint: str) -> None:
+        """Make the model, with the start model's weights, and what works with it."""
+        raise NotImplementedError
+
     def at(self, doing: str) -> None:
         """Note what comes next."""
         self._doing, self._since = doing, time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any, cast
 
 import ray
@@ -14,6 +15,7 @@ from openclaw_core.config.schema import RunConfig
 from openclaw_core.trainer import accelerator as accelerators
 from openclaw_core.trainer.errors import RankLost, TrainerError
 from openclaw_core.trainer.parts import CheckpointError
+from openclaw_core.trainer.rank import Rank
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +27,7 @@ class RankGroup:
     """Ranks that work together. Every rank runs every call, and the answers come back in rank order."""
 
     def __init__(
-        self, name: str, actor_class: type, arguments: tuple[Any, ...], config: RunConfig, world_size: int, threads: int
+        self, name: str, actor_class: type[Rank], config: RunConfig, hf_dir: str, world_size: int, threads: int
     ) -> None:
         self.name = name
         self._train = config.train
@@ -41,28 +43,32 @@ class RankGroup:
         }[accelerator.device]
         environment = accelerator.environment(config.train) | {"OMP_NUM_THREADS": str(threads)}
         options = {"num_cpus": 0, **demand, "runtime_env": {"env_vars": environment}}
+        arguments = config.model_dump_json(), hf_dir
         self.ranks = [actor.options(**options).remote(*arguments, rank, world_size) for rank in range(world_size)]
 
     @classmethod
     async def start(
         cls,
         name: str,
-        actor_class: type,
-        arguments: tuple[Any, ...],
+        actor_class: type[Rank],
         config: RunConfig,
+        hf_dir: Path,
+        base_checkpoint: Path,
         *,
         tensor_parallel: int,
         data_parallel: int = 1,
         threads: int,
     ) -> RankGroup:
-        """Start the ranks' processes and join them. Consecutive ranks share one copy of the model. Raises TrainerError."""
-        group = cls(name, actor_class, arguments, config, tensor_parallel * data_parallel, threads)
+        """Ranks that have joined and hold the start model; consecutive ranks share one copy of it. Raises TrainerError."""
+        hf = str(hf_dir.resolve())
+        group = cls(name, actor_class, config, hf, tensor_parallel * data_parallel, threads)
         try:
             await group._up()
             address = None
             if len(group.ranks) > 1:
                 address = (await group.call("open_store", ranks=group.ranks[:1]))[0]
             await group.call("join", address, tensor_parallel, threads)
+            await group.call("build", hf, str(base_checkpoint.resolve()))
         except BaseException:
             group.stop()
             raise

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
+import signal
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +16,7 @@ from openclaw_core.config import load_config
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.gateway.rendering import ChatRenderer
 from openclaw_core.ledger import Ledger, StepRecord
+from openclaw_core.loop.learner import Learner
 from openclaw_core.loop.samples import build_sample
 from openclaw_core.rundir import RunDir, create_run
 from openclaw_core.types import Judgement, NextState, Question, Sample, Vote
@@ -18,6 +24,8 @@ from openclaw_core.weights.convert import convert_checkpoint
 from openclaw_core.weights.layout import hf_directory, torch_dist_directory
 from tests.models import VOCAB_SIZE, tiny_llama
 from tests.unit.test_ledger import make_turn
+
+_MODELS = tempfile.TemporaryDirectory(prefix="learning-models-")
 
 BATCH = 4
 HINTS = ("Please write plain sentences.", "Explain each number of the question in one sentence.")
@@ -41,9 +49,18 @@ def tiny_run(directory: Path, run_id: str = "r", **overrides: Any) -> RunDir:
     }
     config = load_config("local-cpu", settings)
     if not hf_directory(config).exists():
-        tiny_llama(hf_directory(config), seed=3)
-        convert_checkpoint(hf_directory(config), torch_dist_directory(config), config.model.dtype, print)
+        shutil.copytree(_converted(config.model.dtype), config.paths.models, dirs_exist_ok=True)
     return create_run(config, run_id)
+
+
+@cache
+def _converted(dtype: str) -> Path:
+    """A directory of models that holds the tiny one and its conversion: made once a session."""
+    directory = Path(_MODELS.name) / dtype
+    config = load_config("local-cpu", {"paths.models": str(directory), "model.name": "tiny", "model.dtype": dtype})
+    tiny_llama(hf_directory(config), seed=3)
+    convert_checkpoint(hf_directory(config), torch_dist_directory(config), config.model.dtype, print)
+    return directory
 
 
 def samples_of(config: RunConfig, ledger: Ledger) -> Callable[[StepRecord], list[Sample]]:
@@ -79,3 +96,32 @@ def record_batches(ledger: Ledger, steps: int, seed: int = 0) -> None:
             reward, hints = rng.choice((1, -1)), HINTS[: i % 3]
             ledger.add_judgement(Judgement(name, reward, hints, (Vote(Question.REWARD, reward, None, ""),)))
         ledger.open_step(step, names)
+
+
+async def train_recorded(run: RunDir, *, save_at: int = 0, kill_after: int = 0) -> str:
+    """Train the recorded steps that are left, as the loop does; returns the checksum of the last weights.
+
+    ``save_at``: step after which a checkpoint is written, 0: none. ``kill_after``: step after whose record this process
+    sends itself SIGKILL, 0: none.
+    """
+    config, ledger = run.config(), Ledger(run.ledger_file)
+    samples = samples_of(config, ledger)
+    learner = Learner(config, run, ledger, samples)
+    try:
+        version = await learner.restore()
+        for record in ledger.steps():
+            if record.version is None:
+                batch = samples(record)
+                await learner.train(record.step, batch, {}, await learner.scores(batch))
+                version += 1
+                ledger.record_training(record.step, version, skipped=False, metrics={})
+                learner.recorded()
+                if record.step == kill_after:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                await learner.published(await learner.weights(), version)
+                if record.step == save_at:
+                    await learner.save(record.step, version)
+        return (await learner.weights()).checksum
+    finally:
+        learner.stop()
+        ledger.close()

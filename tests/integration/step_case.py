@@ -6,7 +6,7 @@ import pickle
 import random
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -96,32 +96,39 @@ class StepResult:
     """By data-parallel rank."""
 
 
-def run_cases(
-    models: Models,
-    scratch: Path,
-    samples: Sequence[Sample],
-    cases: Sequence[dict[str, Any]],
-    *,
-    probe: Probe | None = None,
-    tensor_parallel: int = 1,
-    data_parallel: int = 1,
-) -> list[StepResult]:
-    """Loss and gradients of each case, on tensor_parallel x data_parallel ranks."""
+@dataclass(frozen=True)
+class Job:
+    """Cases of one model and batch."""
+
+    models: Models
+    samples: Sequence[Sample]
+    cases: Sequence[dict[str, Any]]
+    probe: Probe = field(default_factory=dict)
+
+
+def run_jobs(jobs: Sequence[Job], scratch: Path, *, tensor_parallel: int = 1, data_parallel: int = 1) -> list[list[StepResult]]:
+    """Loss and gradients of each job's cases, on tensor_parallel x data_parallel ranks that are started once."""
     layout = {"train.tensor_parallel": tensor_parallel, "train.data_parallel": data_parallel}
-    request = {
-        "hf": str(models.hf),
-        "policy": str(models.policy_checkpoint),
-        "start": str(models.start_checkpoint),
-        "samples": list(samples),
-        "probe": probe or {},
-        "cases": [{**case, "overrides": {**LOSS, **layout, **case.get("overrides", {})}} for case in cases],
-    }
+    request = [
+        {
+            "hf": str(job.models.hf),
+            "policy": str(job.models.policy_checkpoint),
+            "start": str(job.models.start_checkpoint),
+            "samples": list(job.samples),
+            "probe": job.probe,
+            "cases": [{**case, "overrides": {**LOSS, **layout, **case.get("overrides", {})}} for case in job.cases],
+        }
+        for job in jobs
+    ]
     world, out = tensor_parallel * data_parallel, scratch / "out"
     (scratch / "request").write_bytes(pickle.dumps(request))
     run_ranks("tests.integration.step_child", [scratch / "request", out], world)
     ranks = [pickle.loads(Path(f"{out}.{rank}").read_bytes()) for rank in range(world)]
-    spec = ModelSpec.from_hf(models.hf)
-    return [_whole([rank[i] for rank in ranks], tensor_parallel, spec) for i in range(len(cases))]
+    specs = [ModelSpec.from_hf(job.models.hf) for job in jobs]
+    return [
+        [_whole([rank[j][c] for rank in ranks], tensor_parallel, specs[j]) for c in range(len(job.cases))]
+        for j, job in enumerate(jobs)
+    ]
 
 
 def _whole(ranks: list[dict[str, Any]], tensor_parallel: int, spec: ModelSpec) -> StepResult:

@@ -2,8 +2,8 @@
 
 Usage: python -m tests.integration.step_child REQUEST OUT RANK WORLD_SIZE PORT
 
-REQUEST pickles ``hf``, ``policy`` and ``start`` (torch_dist directories), ``samples``, ``probe`` and ``cases``, each with
-``overrides`` of the configuration (the layout of ranks is the same in all), ``form`` and ``sabotage`` (see SABOTAGE).
+REQUEST pickles a list of jobs: ``hf``, ``policy`` and ``start`` (torch_dist directories), ``samples``, ``probe`` and ``cases``,
+each with ``overrides`` of the configuration (the layout of ranks is the same in all), ``form`` and ``sabotage`` (see SABOTAGE).
 """
 
 from __future__ import annotations
@@ -17,27 +17,37 @@ from typing import Any
 
 import torch
 
+from openclaw_core.config import load_config
+from openclaw_core.config.schema import RunConfig
+from openclaw_core.weights.spec import ModelSpec
+
 
 def main(request_file: str, out: str, rank: str, world_size: str, port: str) -> None:
-    from openclaw_core.config import load_config
     from openclaw_core.trainer.worker import TrainerWorker
     from tests.children import tcp_store
 
-    request = pickle.loads(Path(request_file).read_bytes())
-    configs = [load_config("local-cpu", {"model.dtype": "fp32", **case["overrides"]}) for case in request["cases"]]
-    worker = TrainerWorker(configs[0].model_dump_json(), request["hf"], int(rank), int(world_size))
+    jobs = pickle.loads(Path(request_file).read_bytes())
+    first = configuration(jobs[0]["cases"][0])
+    worker = TrainerWorker(first.model_dump_json(), jobs[0]["hf"], int(rank), int(world_size))
     worker.store = tcp_store(world_size, port)
-    worker.join(("127.0.0.1", int(port)), configs[0].train.tensor_parallel, threads=1)
-    answers = []
-    for case, config in zip(request["cases"], configs, strict=True):
-        worker.config = config
-        worker.build(request["hf"], request["start"])
-        from openclaw_core.trainer import checkpoint
-
-        checkpoint.load(Path(request["policy"]), worker.spec, worker.gpt)
-        with SABOTAGE[case.get("sabotage")](worker):
-            answers.append(gradient(worker, request["samples"], request["probe"], case))
+    worker.join(("127.0.0.1", int(port)), first.train.tensor_parallel, threads=1)
+    answers = [[answer(worker, job, case) for case in job["cases"]] for job in jobs]
     Path(f"{out}.{rank}").write_bytes(pickle.dumps(answers))
+
+
+def configuration(case: dict[str, Any]) -> RunConfig:
+    return load_config("local-cpu", {"model.dtype": "fp32", **case["overrides"]})
+
+
+def answer(worker: Any, job: dict[str, Any], case: dict[str, Any]) -> dict[str, Any]:
+    """The case on a model made anew."""
+    worker.config, worker.spec = configuration(case), ModelSpec.from_hf(Path(job["hf"]))
+    worker.build(job["hf"], job["start"])
+    from openclaw_core.trainer import checkpoint
+
+    checkpoint.load(Path(job["policy"]), worker.spec, worker.gpt)
+    with SABOTAGE[case.get("sabotage")](worker):
+        return gradient(worker, job["samples"], job["probe"], case)
 
 
 def gradient(worker: Any, samples: list[Any], probe: dict[str, Any], case: dict[str, Any]) -> dict[str, Any]:

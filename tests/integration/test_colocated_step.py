@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from openclaw_core.types import Sample
-from tests.integration.step_case import LOSS, TEMPERATURE, Models, SampleMaker, run_cases
+from tests.integration.step_case import LOSS, TEMPERATURE, Job, Models, SampleMaker, run_jobs
 from tests.models import tiny_llama, tiny_qwen3
 from tests.unit import reference_loss
 
@@ -84,7 +84,7 @@ def test_loss_and_gradients_equal_the_formulas(
     result, gradients = expected(models, samples, settings_of(modes))
     probe = {samples[0].sample_id: tuple(-6.5 for _ in samples[0].response_ids)}
     case = {"overrides": {"train.max_tokens_per_rank": max_tokens, **modes}}
-    (ours,) = run_cases(models, tmp_path, samples, [case], probe=probe)
+    ((ours,),) = run_jobs([Job(models, samples, [case], probe)], tmp_path)
 
     assert ours.masked == {}
     assert ours.loss == pytest.approx(result.loss.item(), abs=1e-5)
@@ -103,7 +103,7 @@ def test_a_sample_that_engine_and_trainer_disagree_on_is_masked_but_counts(tmp_p
     far = replace(samples[1], rollout_logprobs=(-30.0,) * 9)
     settings = {"loss.max_logprob_diff": 1.0}
     result, _ = expected(models, [samples[0]], settings_of(settings))
-    (ours,) = run_cases(models, tmp_path, [samples[0], far], [{"overrides": settings}])
+    ((ours,),) = run_jobs([Job(models, [samples[0], far], [{"overrides": settings}])], tmp_path)
 
     assert ours.masked == {"three hints": "logprob_mismatch"}
     assert ours.loss == pytest.approx(result.loss.item() / 2, abs=1e-5)

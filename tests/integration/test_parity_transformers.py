@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from openclaw_core.weights.convert import convert_checkpoint
 from tests import models
 from tests.children import run_ranks
+from tests.integration.step_case import Models
 
 
 def by_transformers(directory: Path, ids: torch.Tensor, gradients: bool) -> dict[str, Any]:
@@ -26,6 +27,7 @@ def by_transformers(directory: Path, ids: torch.Tensor, gradients: bool) -> dict
 
 def by_megatron(
     directory: Path,
+    checkpoint: Path,
     ids: torch.Tensor,
     gradients: bool,
     scratch: Path,
@@ -33,8 +35,7 @@ def by_megatron(
     sequence_parallel: bool = False,
 ) -> dict[str, Any]:
     """The same in child processes, one a rank; the last rank's answer."""
-    checkpoint, request, out = scratch / "torch_dist", scratch / "request.pt", scratch / "out.pt"
-    convert_checkpoint(directory, checkpoint, "fp32", print)
+    request, out = scratch / "request.pt", scratch / "out.pt"
     torch.save({"ids": ids, "gradients": gradients, "sequence_parallel": sequence_parallel}, request)
     run_ranks("tests.integration.parity_child", [directory, checkpoint, request, out], world_size=tensor_parallel)
     return torch.load(f"{out}.{tensor_parallel - 1}")
@@ -54,10 +55,10 @@ def test_tiny_models_agree_with_transformers(
     tmp_path: Path, family: str, tied: bool, tensor_parallel: int, sequence_parallel: bool
 ) -> None:
     make = {"llama": models.tiny_llama, "qwen3": models.tiny_qwen3}[family]
-    directory = make(tmp_path / "hf", tied=tied)
+    pair = Models.make(make, tied=tied)
     ids = torch.randint(3, models.VOCAB_SIZE, (3, 48), generator=torch.Generator().manual_seed(1))
-    expected = by_transformers(directory, ids, gradients=True)
-    result = by_megatron(directory, ids, True, tmp_path, tensor_parallel, sequence_parallel)
+    expected = by_transformers(pair.hf, ids, gradients=True)
+    result = by_megatron(pair.hf, pair.policy_checkpoint, ids, True, tmp_path, tensor_parallel, sequence_parallel)
 
     assert (result["logprobs"] - expected["logprobs"]).abs().max() < 1e-5
     assert result["gradients"].keys() == expected["gradients"].keys()
@@ -74,7 +75,9 @@ def test_smollm2_agrees_with_transformers_on_texts_of_up_to_512_tokens(smollm2: 
     assert len(rows[0]) == 512
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id)
     expected = by_transformers(smollm2, ids, gradients=False)
-    result = by_megatron(smollm2, ids, False, tmp_path)
+    checkpoint = tmp_path / "torch_dist"
+    convert_checkpoint(smollm2, checkpoint, "fp32", print)
+    result = by_megatron(smollm2, checkpoint, ids, False, tmp_path)
 
     for row, length in enumerate(map(len, rows)):
         difference = (result["logprobs"] - expected["logprobs"])[row, : length - 1].abs().max()

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,27 +42,24 @@ def batches(run: RunDir) -> list[list[Sample]]:
     return [samples_of(run.config(), ledger)(record) for record in ledger.steps()]
 
 
-@pytest.fixture
-async def trainer(run: RunDir) -> AsyncIterator[TrainerGroup]:
-    config = run.config()
-    trainer = await TrainerGroup.start(config, hf_directory(config), torch_dist_directory(config), run.checkpoints)
-    yield trainer
-    trainer.stop()
-
-
 def unhinted(samples: list[Sample]) -> list[Sample]:
-    """With hints of no tokens: teacher and old policy see the same context."""
-    return [replace(s, teacher_prompt_ids=(s.prompt_ids,), hints=("",)) for s in samples]
+    """Others, with hints of no tokens: teacher and old policy see the same context."""
+    return [replace(s, sample_id=f"{s.sample_id}, unhinted", teacher_prompt_ids=(s.prompt_ids,), hints=("",)) for s in samples]
 
 
-async def test_on_policy_teacher_follows_the_policy_and_a_frozen_one_does_not(
-    run: RunDir, batches: list[list[Sample]], trainer: TrainerGroup
+async def test_scores_follow_the_policy_and_so_does_an_on_policy_teacher_but_not_a_frozen_one(
+    run: RunDir, batches: list[list[Sample]]
 ) -> None:
     config = run.config()
     directories = hf_directory(config), torch_dist_directory(config)
     frozen_config = config.model_copy(update={"teacher": config.teacher.model_copy(update={"mode": "frozen"})})
-    scorer, frozen = await ScorerGroup.start(config, *directories), await ScorerGroup.start(frozen_config, *directories)
+    trainer, scorer, frozen = await asyncio.gather(
+        TrainerGroup.start(config, *directories, run.checkpoints),
+        ScorerGroup.start(config, *directories),
+        ScorerGroup.start(frozen_config, *directories),
+    )
     try:
+        first = await scorer.scores(batches[0])
         for version, samples in enumerate(batches, start=1):
             scores = await scorer.scores(samples)
             assert {score.version for score in scores.values()} == {version - 1}
@@ -72,55 +68,35 @@ async def test_on_policy_teacher_follows_the_policy_and_a_frozen_one_does_not(
             assert result.metrics["rollout/dropped"] == {}
             weights = await trainer.weights()
             await asyncio.gather(scorer.load_weights(weights, version), frozen.load_weights(weights, version))
+
+        # Scores of another version are made again.
+        again = await scorer.scores(batches[0])
+        assert set(first) == set(again) == {s.sample_id for s in batches[0]}
+        hinted = [s.sample_id for s in batches[0] if s.hints]
+        assert (first[hinted[0]].version, again[hinted[0]].version) == (0, len(batches))
+        assert np.abs(first[hinted[0]].old_logp - again[hinted[0]].old_logp).max() > 1e-3
+
         probe = unhinted(batches[0])
         on_policy, start = await scorer.scores(probe), await frozen.scores(probe)
         for sample in probe:
             ours, theirs = on_policy[sample.sample_id], start[sample.sample_id]
             assert np.abs(ours.teacher_logp - ours.old_logp).max() < 1e-5
             assert np.abs(theirs.teacher_logp - theirs.old_logp).max() > 1e-2
-            # Both have the policy of version 3 as the old one, and the start model as the reference.
+            # Both have the policy of the last version as the old one, and the start model as the reference.
             assert np.abs(ours.old_logp - theirs.old_logp).max() < 1e-5
             assert ours.ref_logp is not None and theirs.ref_logp is not None
             assert np.abs(ours.ref_logp - theirs.ref_logp).max() < 1e-5
+
+        # An absent or a broken score masks its sample: it is never a zero.
+        broken = again[hinted[0]]
+        again[hinted[0]] = replace(broken, teacher_logp=np.full_like(broken.teacher_logp, np.nan))
+        del again[hinted[1]]
+        result = await trainer.train(len(batches) + 1, batches[0], {}, again)
+        assert result.metrics["rollout/dropped"] == {"missing_score": 2}
+        assert not result.skipped
     finally:
-        scorer.stop()
-        frozen.stop()
-
-
-async def test_scores_of_another_version_are_made_again(
-    run: RunDir, batches: list[list[Sample]], trainer: TrainerGroup
-) -> None:
-    config, samples = run.config(), batches[0]
-    scorer = await ScorerGroup.start(config, hf_directory(config), torch_dist_directory(config))
-    try:
-        old = await scorer.scores(samples)
-        await trainer.train(1, samples, {}, old)
-        await scorer.load_weights(await trainer.weights(), 1)
-        new = await scorer.scores(samples)
-    finally:
-        scorer.stop()
-    assert set(old) == set(new) == {s.sample_id for s in samples}
-    hinted = next(s.sample_id for s in samples if s.hints)
-    assert (old[hinted].version, new[hinted].version) == (0, 1)
-    assert np.abs(old[hinted].old_logp - new[hinted].old_logp).max() > 1e-3
-
-
-async def test_an_absent_or_broken_score_masks_the_sample_and_is_never_a_zero(
-    batches: list[list[Sample]], trainer: TrainerGroup, run: RunDir
-) -> None:
-    config, samples = run.config(), batches[0]
-    scorer = await ScorerGroup.start(config, hf_directory(config), torch_dist_directory(config))
-    try:
-        scores = await scorer.scores(samples)
-    finally:
-        scorer.stop()
-    hinted = [s.sample_id for s in samples if s.hints]
-    broken = scores[hinted[0]]
-    scores[hinted[0]] = replace(broken, teacher_logp=np.full_like(broken.teacher_logp, np.nan))
-    del scores[hinted[1]]
-    result = await trainer.train(1, samples, {}, scores)
-    assert result.metrics["rollout/dropped"] == {"missing_score": 2}
-    assert not result.skipped
+        for group in (trainer, scorer, frozen):
+            group.stop()
 
 
 async def test_several_optimiser_steps_a_rollout_report_how_far_the_policy_moved(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from openclaw_core.types import Sample
-from tests.integration.step_case import Models, SampleMaker, StepResult, run_cases
+from tests.integration.step_case import Job, Models, SampleMaker, StepResult, run_jobs
 from tests.models import tiny_llama, tiny_qwen3
 
 LOSS_TOLERANCE = 1e-6
@@ -29,6 +29,8 @@ TOPK_GAP = 1e-4
 ONE, FOUR = 4000, 200
 """train.max_tokens_per_rank for one micro-batch of 16 samples, and for four."""
 RANDOM = {"loss.hint_selection": "random"}
+SEQUENCE = {"train.sequence_parallel": True}
+RECOMPUTE = {"train.recompute": "full"}
 
 
 def make_samples(seed: int) -> list[Sample]:
@@ -43,44 +45,94 @@ def make_samples(seed: int) -> list[Sample]:
     return samples
 
 
+def case(max_tokens: int, *, form: str = "cheap", sabotage: str | None = None, **overrides: Any) -> dict[str, Any]:
+    return {"overrides": {"train.max_tokens_per_rank": max_tokens, **overrides}, "form": form, "sabotage": sabotage}
+
+
 FAMILIES = {
     "llama, tied": (tiny_llama, True, 1),
     "qwen3, untied": (tiny_qwen3, False, 3),
 }
+LAYOUTS = {
+    "one rank": {"tensor_parallel": 1, "data_parallel": 1},
+    "DP2": {"tensor_parallel": 1, "data_parallel": 2},
+    "TP2": {"tensor_parallel": 2, "data_parallel": 1},
+    "TP2 x DP2": {"tensor_parallel": 2, "data_parallel": 2},
+}
+CASES = {
+    "one rank": {
+        "expected": case(ONE),
+        "expected, drawn": case(ONE, **RANDOM),
+        "four": case(FOUR),
+        "four, drawn": case(FOUR, **RANDOM),
+        "4 x 4": {**case(ONE), "split": 4},
+        "local mean": case(FOUR, sabotage="mean_of_micro_batch"),
+        "general": case(FOUR, form="general"),
+        "scored": case(FOUR, form="scored"),
+        "general, scored": case(FOUR, form="general_scored"),
+        "other policy": case(FOUR, form="scored", sabotage="teacher_is_student"),
+        "recomputed": case(FOUR, **RECOMPUTE),
+    },
+    "DP2": {
+        "four": case(FOUR),
+        "four, drawn": case(FOUR, **RANDOM),
+        "scored": case(FOUR, form="scored"),
+        "no reduction": case(FOUR, sabotage="no_reduction"),
+        "local mean": case(FOUR, sabotage="mean_of_micro_batch"),
+    },
+    "TP2": {
+        "plain": case(FOUR),
+        "general, scored": case(FOUR, form="general_scored"),
+        "sequence": case(FOUR, **SEQUENCE),
+        "sequence, recomputed": case(FOUR, **SEQUENCE, **RECOMPUTE),
+        "no sum over vocabulary": case(FOUR, sabotage="no_sum_over_vocabulary"),
+        "unmarked norms": case(FOUR, sabotage="unmarked_norms", **SEQUENCE),
+        "unsummed positions": case(FOUR, sabotage="unsummed_positions", **SEQUENCE),
+        "unmarked shards": case(FOUR, sabotage="unmarked_shards"),
+    },
+    "TP2 x DP2": {
+        "plain": case(FOUR),
+        "sequence": case(FOUR, **SEQUENCE),
+        "no reduction": case(FOUR, sabotage="no_reduction"),
+    },
+}
+
+Results = Callable[[str], dict[str, StepResult]]
+"""Layout → the results of its cases."""
+
+
+def job(family: str, layout: str) -> Job:
+    make, tied, seed = FAMILIES[family]
+    return Job(Models.make(make, tied=tied), make_samples(seed), list(CASES[layout].values()))
+
+
+@pytest.fixture(scope="module")
+def by_layout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[list[StepResult]]]:
+    """All families on one set of ranks, which takes longer to start than to answer."""
+
+    @cache
+    def run(layout: str) -> list[list[StepResult]]:
+        jobs = [job(family, layout) for family in FAMILIES]
+        return run_jobs(jobs, tmp_path_factory.mktemp("step"), **LAYOUTS[layout])
+
+    return run
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
-    make, tied, seed = FAMILIES[request.param]
-    return Family(make, tied, seed, tmp_path_factory.mktemp("step"))
+def family(request: pytest.FixtureRequest) -> str:
+    return request.param
 
 
-class Family:
-    """A model, its batch, and the result on one rank that all others are compared to."""
-
-    def __init__(self, make: Callable[..., Path], tied: bool, seed: int, scratch: Path) -> None:
-        self.models, self.samples, self.scratch = Models.make(make, tied=tied), make_samples(seed), scratch
-        self.one_rank = self.run(
-            case(ONE),
-            case(ONE, **RANDOM),
-            case(FOUR),
-            case(FOUR, **RANDOM),
-            case(FOUR, sabotage="mean_of_micro_batch"),
-            case(FOUR, form="general"),
-            case(FOUR, form="scored"),
-            case(FOUR, form="general_scored"),
-            case(FOUR, form="scored", sabotage="teacher_is_student"),
-            case(FOUR, **{"train.recompute": "full"}),
-            {**case(ONE), "split": 4},
-        )
-        self.expected, self.expected_random, *self.others = self.one_rank
-
-    def run(self, *cases: dict[str, Any], **ranks: int) -> list[StepResult]:
-        return run_cases(self.models, self.scratch, self.samples, cases, **ranks)
+@pytest.fixture(scope="module")
+def results(family: str, by_layout: Callable[[str], list[list[StepResult]]]) -> Results:
+    number = list(FAMILIES).index(family)
+    return lambda layout: dict(zip(CASES[layout], by_layout(layout)[number], strict=True))
 
 
-def case(max_tokens: int, *, form: str = "cheap", sabotage: str | None = None, **overrides: Any) -> dict[str, Any]:
-    return {"overrides": {"train.max_tokens_per_rank": max_tokens, **overrides}, "form": form, "sabotage": sabotage}
+@pytest.fixture(scope="module")
+def expected(results: Results) -> StepResult:
+    """On one rank, in one micro-batch: what all others are compared to."""
+    return results("one rank")["expected"]
 
 
 def differences(found: StepResult, expected: StepResult) -> tuple[float, float, float]:
@@ -110,10 +162,11 @@ def assert_differs(found: StepResult, expected: StepResult) -> None:
     assert differences(found, expected)[1] > 100 * GRADIENT_TOLERANCE
 
 
-def test_the_sets_are_clear_of_round_off(family: Family) -> None:
-    model = AutoModelForCausalLM.from_pretrained(family.models.hf, dtype=torch.float64)
+def test_the_sets_are_clear_of_round_off(family: str) -> None:
+    models, samples = job(family, "one rank").models, job(family, "one rank").samples
+    model = AutoModelForCausalLM.from_pretrained(models.hf, dtype=torch.float64)
     gaps = []
-    for s in family.samples:
+    for s in samples:
         for prompt in (s.prompt_ids, *s.teacher_prompt_ids):
             with torch.no_grad():
                 logits = model(torch.tensor([prompt + s.response_ids])).logits[0, len(prompt) - 1 : -1] / s.temperature
@@ -122,73 +175,49 @@ def test_the_sets_are_clear_of_round_off(family: Family) -> None:
     assert min(gaps) > TOPK_GAP
 
 
-def test_micro_batches_change_nothing(family: Family) -> None:
-    four, four_random, wrong, *_, four_by_four = family.others
-    assert family.expected.micro_batches == [1]
-    assert four.micro_batches == four_by_four.micro_batches == [4]
-    for result in (four, four_by_four):
-        assert_equal(result, family.expected)
-    assert_equal(four_random, family.expected_random)
-    assert_differs(family.expected_random, family.expected)
-    assert_differs(wrong, family.expected)
+def test_micro_batches_change_nothing(results: Results, expected: StepResult) -> None:
+    found = results("one rank")
+    assert expected.micro_batches == [1]
+    assert found["four"].micro_batches == found["4 x 4"].micro_batches == [4]
+    for name in ("four", "4 x 4"):
+        assert_equal(found[name], expected)
+    assert_equal(found["four, drawn"], found["expected, drawn"])
+    assert_differs(found["expected, drawn"], expected)
+    assert_differs(found["local mean"], expected)
 
 
-def test_cheap_forms_equal_the_general_form(family: Family) -> None:
-    _, _, _, general, scored, general_scored, wrong, *_ = family.others
-    for form in (general, scored, general_scored):
-        assert_equal(form, family.expected)
-    assert_differs(wrong, family.expected)
+def test_cheap_forms_equal_the_general_form(results: Results, expected: StepResult) -> None:
+    found = results("one rank")
+    for name in ("general", "scored", "general, scored"):
+        assert_equal(found[name], expected)
+    assert_differs(found["other policy"], expected)
 
 
-def test_recomputation_changes_nothing(family: Family) -> None:
-    assert_equal(family.others[-2], family.expected)
+def test_recomputation_changes_nothing(results: Results, expected: StepResult) -> None:
+    assert_equal(results("one rank")["recomputed"], expected)
 
 
-def test_data_parallel(family: Family) -> None:
-    two, drawn, scored, unreduced, wrong = family.run(
-        case(FOUR),
-        case(FOUR, **RANDOM),
-        case(FOUR, form="scored"),
-        case(FOUR, sabotage="no_reduction"),
-        case(FOUR, sabotage="mean_of_micro_batch"),
-        data_parallel=2,
-    )
-    assert two.micro_batches[0] == two.micro_batches[1]
-    for result in (two, scored):
-        assert_equal(result, family.expected)
-    assert_equal(drawn, family.expected_random)
-    for result in (unreduced, wrong):
-        assert_differs(result, family.expected)
+def test_data_parallel(results: Results, expected: StepResult) -> None:
+    found = results("DP2")
+    assert found["four"].micro_batches[0] == found["four"].micro_batches[1]
+    for name in ("four", "scored"):
+        assert_equal(found[name], expected)
+    assert_equal(found["four, drawn"], results("one rank")["expected, drawn"])
+    for name in ("no reduction", "local mean"):
+        assert_differs(found[name], expected)
 
 
-def test_tensor_parallel(family: Family) -> None:
-    sequence_parallel = {"train.sequence_parallel": True}
-    plain, scored, sequence, recomputed, broken, unmarked, unsummed, half_norm = family.run(
-        case(FOUR),
-        case(FOUR, form="general_scored"),
-        case(FOUR, **sequence_parallel),
-        case(FOUR, **sequence_parallel, **{"train.recompute": "full"}),
-        case(FOUR, sabotage="no_sum_over_vocabulary"),
-        case(FOUR, sabotage="unmarked_norms", **sequence_parallel),
-        case(FOUR, sabotage="unsummed_positions", **sequence_parallel),
-        case(FOUR, sabotage="unmarked_shards"),
-        tensor_parallel=2,
-    )
-    for result in (plain, scored, sequence, recomputed):
-        assert_equal(result, family.expected)
-    for result in (broken, unmarked, unsummed):
-        assert_differs(result, family.expected)
-    assert half_norm.grad_norm < 0.9 * family.expected.grad_norm
+def test_tensor_parallel(results: Results, expected: StepResult) -> None:
+    found = results("TP2")
+    for name in ("plain", "general, scored", "sequence", "sequence, recomputed"):
+        assert_equal(found[name], expected)
+    for name in ("no sum over vocabulary", "unmarked norms", "unsummed positions"):
+        assert_differs(found[name], expected)
+    assert found["unmarked shards"].grad_norm < 0.9 * expected.grad_norm
 
 
-def test_tensor_and_data_parallel(family: Family) -> None:
-    plain, sequence, broken = family.run(
-        case(FOUR),
-        case(FOUR, **{"train.sequence_parallel": True}),
-        case(FOUR, sabotage="no_reduction"),
-        tensor_parallel=2,
-        data_parallel=2,
-    )
-    for result in (plain, sequence):
-        assert_equal(result, family.expected)
-    assert_differs(broken, family.expected)
+def test_tensor_and_data_parallel(results: Results, expected: StepResult) -> None:
+    found = results("TP2 x DP2")
+    for name in ("plain", "sequence"):
+        assert_equal(found[name], expected)
+    assert_differs(found["no reduction"], expected)
