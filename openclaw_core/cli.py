@@ -104,12 +104,10 @@ def status(run: RunName, runs: RunsRoot = Path("runs"), as_json: Annotated[bool,
     if as_json:
         typer.echo(now.model_dump_json())
         return
-    batch = now.batch
     typer.echo(f"{now.run_id}: {now.state}, step {now.step} of {now.steps} done, version {now.version}")
-    typer.echo(
-        f"phase {now.phase or 'none'}; batch {batch.ready}/{batch.size}, {batch.in_flight} in flight, "
-        f"{batch.judging} at the judge"
-    )
+    typer.echo(f"phase {now.phase or 'none'}; {now.waiting_for}")
+    if now.advice:
+        typer.echo(now.advice)
     if now.error:
         typer.echo(f"last error: {now.error}")
 

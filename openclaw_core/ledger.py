@@ -13,7 +13,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -157,13 +157,20 @@ class Ledger:
         """Store a captured turn; durable on return."""
         self._db.execute(
             "INSERT INTO turns (turn_id, session_id, weight_version, body, status) VALUES (?, ?, ?, ?, ?)",
-            (turn.turn_id, turn.session_id, turn.weight_version, json.dumps(asdict(turn)), TurnStatus.WAITING),
+            (turn.turn_id, turn.session_id, turn.weight_version, _turn_json(turn), TurnStatus.WAITING),
         )
 
-    def set_next_state(self, turn_id: str, state: NextState | None) -> None:
-        """What came after the turn; None: nothing will, so the turn is dropped. Raises LedgerError for an unknown turn."""
-        if state is None:
-            self.drop(turn_id, DropReason.NO_NEXT_STATE)
+    def set_next_state(self, turn_id: str, state: NextState | DropReason) -> None:
+        """What came after the turn, or why nothing will: then it is dropped.
+
+        Raises LedgerError for a turn that is unknown or does not wait.
+        """
+        if isinstance(state, DropReason):
+            self._update_turn(
+                "UPDATE turns SET status = ?, drop_reason = ? WHERE turn_id = ? AND status = ?",
+                (TurnStatus.DROPPED, state, turn_id, TurnStatus.WAITING),
+                turn_id,
+            )
             return
         self._update_turn(
             "UPDATE turns SET status = ?, next_role = ?, next_text = ? WHERE turn_id = ? AND status = ?",
@@ -372,6 +379,11 @@ class _Transaction:
         self._db.execute("COMMIT" if kind is None else "ROLLBACK")
 
 
+def _turn_json(turn: Turn) -> str:
+    """Not by ``asdict`` as a whole: it would copy every id, and this is on the way of every answer."""
+    return json.dumps({f.name: getattr(turn, f.name) for f in fields(turn)} | {"sampling": asdict(turn.sampling)})
+
+
 def _turn(row: sqlite3.Row) -> Turn:
     body = json.loads(row["body"])
     sampling = body.pop("sampling")
@@ -382,6 +394,8 @@ def _turn(row: sqlite3.Row) -> Turn:
             "prompt_ids": tuple(body["prompt_ids"]),
             "response_ids": tuple(body["response_ids"]),
             "rollout_logprobs": tuple(body["rollout_logprobs"]),
+            "version_spans": tuple((version, count) for version, count in body["version_spans"]),
+            "tool_calls": tuple(body["tool_calls"]),
             "finish_reason": FinishReason(body["finish_reason"]),
         },
         sampling=Sampling(**{**sampling, "stop": tuple(sampling["stop"])}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from openclaw_core.config import RunConfig
@@ -28,6 +28,13 @@ class RunSecrets:
     """For the driver and the feeder."""
     ray_token: str
     """Keeps jobs and workers of others, and of earlier runs, off this run's Ray."""
+    named_keys: dict[str, str] = field(default_factory=dict)
+    """More keys for clients of the gateway, by name: people and programs each with one of their own."""
+
+    @property
+    def all_keys(self) -> dict[str, str]:
+        """Name → key, the run's own as ``run``."""
+        return {"run": self.api_key, **self.named_keys}
 
 
 @dataclass(frozen=True, slots=True)

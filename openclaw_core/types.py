@@ -30,6 +30,8 @@ class FinishReason(StrEnum):
     """The model ended its turn."""
     LENGTH = "length"
     """The answer hit ``max_new_tokens`` (ALGORITHM 1: a truncated answer)."""
+    TOOL_CALLS = "tool_calls"
+    """The model ended its turn by calling tools."""
 
 
 class DropReason(StrEnum):
@@ -45,8 +47,19 @@ class DropReason(StrEnum):
     """Mean |ell_old - log mu| is over ``max_logprob_diff``: masked, but still counted in N."""
     MISSING_SCORE = "missing_score"
     """The teacher's scores are absent or non-finite."""
-    NO_NEXT_STATE = "no_next_state"
-    """The session ended without a reaction to this answer."""
+    HISTORY_DIVERGED = "history_diverged"
+    """The session went on from a history that does not hold this answer: it was edited, shortened or summarised."""
+    REGENERATED = "regenerated"
+    """The same request was answered once more, and nothing came after this answer."""
+    SUPERSEDED = "superseded"
+    """The session's next answer came before anybody had said a word about this one (requests side by side, or a request that
+    ends with this answer)."""
+    SESSION_CLOSED = "session_closed"
+    """The client closed the session without a last word."""
+    SESSION_IDLE = "session_idle"
+    """Nothing came after it for ``gateway.session_idle_s``."""
+    SESSION_EVICTED = "session_evicted"
+    """The session had been idle longest when there were more than ``gateway.max_sessions``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +120,18 @@ class Turn:
     sampling: Sampling
     weight_version: int
     """Version of the oldest token."""
+    version_spans: tuple[tuple[int, int], ...]
+    """(weight version, number of tokens), in the order of ``response_ids``; more than one where a publish came in between."""
     finish_reason: FinishReason
     hint_offset: int | None
     created_at: float
     """Unix time, seconds."""
     generate_s: float
     """Wall time in the engine, seconds."""
+    tool_calls: tuple[dict[str, Any], ...] = ()
+    """The tools that the answer called, in OpenAI's form; ``answer`` is the text beside them."""
+    user: str | None = None
+    """The person, where the client named one: it narrows the search for a request's session."""
 
 
 class Question(StrEnum):

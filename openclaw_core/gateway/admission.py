@@ -44,6 +44,8 @@ class WaitingRoom:
         self._in_flight: Counter[TurnType] = Counter()
         self._empty = asyncio.Event()
         self._empty.set()
+        self._open = asyncio.Event()
+        self._open.set()
 
     @property
     def in_flight(self) -> int:
@@ -77,11 +79,20 @@ class WaitingRoom:
     def pause(self) -> None:
         """Admit nobody until ``resume``: weights are being published."""
         self._paused = True
+        self._open.clear()
 
     def resume(self) -> None:
-        """Admit again, in the order of arrival."""
+        """Let go on what was in flight, and admit again in the order of arrival."""
         self._paused = False
+        self._open.set()
         self.notify()
+
+    async def reopened(self) -> None:
+        """For a request in flight that a publish broke off: wait for its end. Raises ApiError (503) after hold_max_s."""
+        try:
+            await asyncio.wait_for(self._open.wait(), self._hold_max_s)
+        except TimeoutError:
+            raise held_too_long(f"The answer waited for {self._hold_max_s:g} s for new weights; try again later.") from None
 
     def notify(self) -> None:
         """Something that admission depends on has changed: see who may go in."""
@@ -92,16 +103,13 @@ class WaitingRoom:
                 self._empty.clear()
                 waiter.admitted.set_result(None)
 
-    async def drain(self, deadline_s: float) -> None:
-        """Wait until no request is in an engine; meant for a paused room.
-
-        Raises:
-            TimeoutError: some are still there after ``deadline_s``.
-        """
+    async def emptied(self, deadline_s: float) -> bool:
+        """Whether all that is in flight has ended before the deadline; meant for a paused room."""
         try:
             await asyncio.wait_for(self._empty.wait(), deadline_s)
         except TimeoutError:
-            raise TimeoutError(f"{self.in_flight} requests are still in the engine after {deadline_s:g} s") from None
+            return False
+        return True
 
     def _may_enter(self, turn_type: TurnType) -> bool:
         if self._paused:

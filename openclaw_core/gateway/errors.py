@@ -57,13 +57,35 @@ def too_large(limit_bytes: int) -> ApiError:
 
 
 def context_overflow(context: int, prompt: int, answer: int) -> ApiError:
-    """400, in OpenAI's words: clients recognise the code and compact their history."""
+    """400, in OpenAI's words: clients recognise the code, or the words, and compact their history."""
+    if prompt > context:
+        told = f"your messages resulted in {prompt} tokens. Please reduce the length of the messages."
+    else:
+        told = (
+            f"you requested {prompt + answer} tokens ({prompt} in the messages, {answer} in the completion). "
+            "Please reduce the length of the messages or completion."
+        )
     return ApiError(
         400,
-        f"This model's maximum context length is {context} tokens. However, you requested {prompt + answer} tokens "
-        f"({prompt} in the messages, {answer} in the completion). Please reduce the length of the messages or completion.",
+        f"This model's maximum context length is {context} tokens. However, {told}",
         param="messages",
         code="context_length_exceeded",
+    )
+
+
+def slow_client(limit_s: float) -> ApiError:
+    """408: the body did not arrive in time."""
+    return ApiError(408, f"The request body did not arrive within {limit_s:g} s.", code="request_timeout")
+
+
+def too_many_requests(key: str, limit: int) -> ApiError:
+    """429: one key has too many requests in flight; the key is named, not shown."""
+    return ApiError(
+        429,
+        f"The key named {key!r} has {limit} requests in flight already; wait for one of them.",
+        type="rate_limit_error",
+        code="rate_limit_exceeded",
+        headers={"Retry-After": "1"},
     )
 
 

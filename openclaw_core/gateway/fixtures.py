@@ -39,7 +39,23 @@ _ADD: dict[str, Any] = {
         "parameters": {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}, "required": ["a"]},
     },
 }
-_CALL: dict[str, Any] = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 3}}}
+_FIND: dict[str, Any] = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}
+
+
+def _call(arguments: str | dict[str, Any], name: str = "add") -> dict[str, Any]:
+    return {"id": "call_1", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _result(text: str) -> Message:
+    return {"role": "tool", "content": text, "tool_call_id": "call_1"}
+
+
+_CALL = _call({"a": 2, "b": 3})
+_CYCLE = (
+    _user("2 + 3?"),
+    _assistant("Adding.", reasoning_content="add them", tool_calls=[_call('{"a": 2, "b": 3}')]),
+    _result("5"),
+)
 
 PLAIN: tuple[Conversation, ...] = (
     Conversation("one question", (_user("What is 2 + 3?"),)),
@@ -67,10 +83,40 @@ REASONING: tuple[Conversation, ...] = (
         (
             _user("2 + 3?"),
             _assistant("", reasoning_content="add them", tool_calls=[_CALL, _CALL]),
-            {"role": "tool", "content": "5", "tool_call_id": "call_1"},
-            {"role": "tool", "content": "5", "tool_call_id": "call_1"},
+            _result("5"),
+            _result("5"),
         ),
         (_ADD,),
+    ),
+    Conversation("arguments as text", _CYCLE, (_ADD, _FIND)),
+    Conversation(
+        "arguments as written", (_user("?"), _assistant("", tool_calls=[_call('{"a":2,\n "b" : "é"}')]), _result("")), (_ADD,)
+    ),
+    Conversation(
+        "second tool cycle",
+        (*_CYCLE, _assistant("", reasoning_content="now look", tool_calls=[_call("{}", "find")]), _result("a\n<b>\n")),
+        (_ADD, _FIND),
+    ),
+    Conversation("question after a tool cycle", (*_CYCLE, _assistant("5", reasoning_content="done"), _user("and 6?")), (_ADD,)),
+    Conversation("tools given up", (*_CYCLE, _assistant("It is 5."), _user("Thanks")), ()),
+    Conversation("no reasoning in a tool cycle", (_user("?"), _assistant("", tool_calls=[_CALL]), _result("5")), (_ADD,)),
+    Conversation("empty reasoning", (_user("?"), _assistant("yes", reasoning_content=""))),
+    Conversation("edges of reasoning", (_user("?"), _assistant("\u3000yes ", reasoning_content="\n hm \n\n"))),
+    Conversation("reasoning ended twice", (_user("?"), _assistant("<think>a</think>b</think>\nc"), _user("!"))),
+    Conversation("reasoning never opened", (_user("?"), _assistant("a\n</think>\n\nb"))),
+    Conversation("no question", (_SYSTEM, _assistant("Hello", reasoning_content="greet"))),
+    Conversation(
+        "a user writes like a tool",
+        (_user("?"), _assistant("x", reasoning_content="y"), _user(" <tool_response>5</tool_response>\n")),
+    ),
+    Conversation(
+        "a user writes as a tool",
+        (_user("?"), _assistant("x", reasoning_content="y"), _user("<tool_response>5</tool_response>")),
+    ),
+    Conversation(
+        "unicode tools",
+        (_user("naïve 你好?"), _assistant("", tool_calls=[_call('{"城": "北京 🙂"}')]), _result("雨 ☔")),
+        (_FIND,),
     ),
 )
 """For families that reason and call tools."""

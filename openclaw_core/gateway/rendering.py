@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,11 +13,22 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from openclaw_core.gateway.families import ChatMLRenderer, FamilyRenderer, RenderError, renderer_for
 from openclaw_core.gateway.fixtures import PLAIN, REASONING, Conversation
+from openclaw_core.gateway.parsing import Answer, Ids, Sections, opens_reasoning, parse
+from openclaw_core.gateway.tools import ToolCall, ToolMode
 from openclaw_core.types import Message
 
-__all__ = ["Answer", "ChatRenderer", "RenderError", "Rendering", "check_template", "splice", "unsplice"]
-
-Ids = tuple[int, ...]
+__all__ = [
+    "Answer",
+    "ChatRenderer",
+    "RenderError",
+    "Rendering",
+    "Sections",
+    "ToolCall",
+    "ToolMode",
+    "check_template",
+    "splice",
+    "unsplice",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +43,14 @@ class Rendering:
     hint_offset: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A parsed answer: ``text`` for the person, ``reasoning`` where the model thinks first."""
-
-    text: str
-    reasoning: str | None = None
-
-
 class ChatRenderer:
-    """Renders and parses for one model. ``stop_token_ids`` end an answer."""
+    """Renders and parses for one model. ``stop_token_ids`` end an answer, ``sections`` tell its parts."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, family: FamilyRenderer) -> None:
         self.tokenizer = tokenizer
-        self.stop_token_ids: Ids = tuple(family.get_stop_token_ids())
         self.family = family
+        self.stop_token_ids: Ids = tuple(family.get_stop_token_ids())
+        self.sections: Sections = family.sections
 
     @classmethod
     def from_pretrained(cls, directory: Path) -> Self:
@@ -56,18 +61,55 @@ class ChatRenderer:
         return renderer
 
     def render(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> Rendering:
-        """The prompt that asks for the next answer. Raises RenderError."""
+        """The prompt that asks for the next answer. Raises RenderError, whose ``param`` is the field at fault."""
         if not messages:
             raise RenderError("no messages to render")
         rendered = self.family.render(list(messages), tools=list(tools) or None, add_generation_prompt=True)
-        users = [index for index, message in enumerate(messages) if message["role"] == "user"]
-        offset = _last_end_of_turn(rendered, users[-1], self.stop_token_ids[0]) if users else None
-        return Rendering(tuple(rendered.token_ids), offset)
+        return Rendering(tuple(rendered.token_ids), self._hint_offset(rendered, messages, None))
 
-    def parse(self, response_ids: Sequence[int], prompt_ids: Sequence[int]) -> Answer:
-        """Sampled ids → what a person reads. ``prompt_ids`` tell whether the answer begins inside a reasoning block."""
-        parsed = self.family.parse_response(list(response_ids), prompt_ids=list(prompt_ids))
-        return Answer(parsed.content, parsed.reasoning_content)
+    def bridge(
+        self,
+        previous: Rendering,
+        response_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]] = (),
+    ) -> Rendering | None:
+        """The prompt that goes on after a stored turn, whose ids are kept as they are, with ``new_messages`` after them.
+
+        None where the ids that the template would give say something else (another set of tools, an answer that was cut,
+        reasoning that is left out from now on): such a conversation is rendered. Raises RenderError.
+        """
+        bridged = self.family.bridge(list(previous.prompt_ids), list(response_ids), list(new_messages), list(tools))
+        if bridged is None:
+            return None
+        return Rendering(tuple(bridged.token_ids), self._hint_offset(bridged, new_messages, previous.hint_offset))
+
+    def parse(self, response_ids: Sequence[int], prompt_ids: Sequence[int], tools: ToolMode = ToolMode.AUTO) -> Answer:
+        """Sampled ids, or the first of them, → what a person reads.
+
+        ``prompt_ids`` tell whether the answer begins inside a reasoning block.
+        """
+        end = next((at for at, token in enumerate(response_ids) if token in self.stop_token_ids), len(response_ids))
+        in_reasoning = self.starts_in_reasoning(prompt_ids)
+        return parse(response_ids[:end], self.sections, self.decode, in_reasoning=in_reasoning, tools=tools, seed=prompt_ids)
+
+    def starts_in_reasoning(self, prompt_ids: Sequence[int]) -> bool:
+        """Whether the answer to this prompt begins inside a reasoning block."""
+        return opens_reasoning(prompt_ids, self.sections, self.stop_token_ids)
+
+    @cached_property
+    def always_reasons(self) -> bool:
+        """Whether every answer begins inside a reasoning block, so that a grammar would bind the reasoning."""
+        return self.starts_in_reasoning(self.render([{"role": "user", "content": ""}]).prompt_ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text, control tokens left out."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def _hint_offset(self, rendered: RenderedTokens, messages: Sequence[Message], before: int | None) -> int | None:
+        """Where a hint goes in a prompt; ``before``: where it goes without ``messages``."""
+        users = [index for index, message in enumerate(messages) if message["role"] == "user"]
+        return _last_end_of_turn(rendered, users[-1], self.stop_token_ids[0]) if users else before
 
     def hint_ids(self, hint: str, label: str = "") -> Ids:
         """Ids of a hint as it is spliced in: after a blank line, under its label if it has one.

@@ -59,6 +59,8 @@ class ServiceStatus(BaseModel):
     accepting: bool
     eta_s: float | None
     waiting_for: str
+    advice: str | None = None
+    """What to set so that more is learned from the requests that come."""
 
     @property
     def serving(self) -> bool:

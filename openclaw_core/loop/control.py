@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,8 @@ class ServiceState:
     """There before ``loop``, while it restores the weights."""
     loop: Loop | None = None
     phases: PhaseRunner | None = None
+    advice: Callable[[], str | None] = lambda: None
+    """What to set so that more is learned from the requests that come."""
     error: str | None = None
     """Why the start or the last phase failed."""
     shutdown: asyncio.Event = field(default_factory=asyncio.Event)
@@ -74,7 +77,15 @@ class ServiceState:
                 "problems": 0,
             }
             state = "failed" if self.error else "starting"
-            return {**head, **progress, "state": state, "batch": batch, "metrics": {}, "waiting_for": self._starting()}
+            return {
+                **head,
+                **progress,
+                "state": state,
+                "batch": batch,
+                "metrics": {},
+                "waiting_for": self._starting(),
+                "advice": None,
+            }
         loop, next_step = self.loop, self.loop.ledger.next_step()
         last = loop.ledger.step(next_step - 1)
         return {
@@ -93,6 +104,7 @@ class ServiceState:
                 "judging": loop.intake.judging,
             },
             "waiting_for": loop.waiting_for(),
+            "advice": self.advice(),
             "metrics": last.metrics if last else {},
             "eta_s": _time_left(loop, self.steps - next_step + 1),
         }

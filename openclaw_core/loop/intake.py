@@ -9,7 +9,7 @@ import structlog
 
 from openclaw_core.judge.judge import Judge, JudgeUnavailable
 from openclaw_core.ledger import Ledger, TurnStatus
-from openclaw_core.types import NextState, Turn
+from openclaw_core.types import DropReason, NextState, Turn
 
 log = structlog.get_logger(__name__)
 
@@ -38,12 +38,12 @@ class Intake:
         timer = asyncio.get_running_loop().call_later(self._grace_s, self._no_longer_expected, turn.turn_id)
         self._just_answered[turn.turn_id] = timer
 
-    def next_state(self, turn_id: str, state: NextState | None) -> None:
-        """The reaction to a turn has come, or never will (None)."""
+    def next_state(self, turn_id: str, state: NextState | DropReason) -> None:
+        """The reaction to a turn has come, or never will."""
         self._ledger.set_next_state(turn_id, state)
         if timer := self._just_answered.pop(turn_id, None):
             timer.cancel()
-        if state is not None:
+        if isinstance(state, NextState):
             self._ask()
         self._notify()
 
@@ -56,6 +56,11 @@ class Intake:
     def expected(self) -> int:
         """Turns answered a moment ago, whose reaction is probably on its way."""
         return len(self._just_answered)
+
+    @property
+    def waiting(self) -> int:
+        """Turns that nobody has reacted to yet."""
+        return self._ledger.count(TurnStatus.WAITING)
 
     @property
     def judging(self) -> int:

@@ -23,6 +23,7 @@ from openclaw_core.ledger import JudgedTurn, Ledger, StepRecord, StepState
 from openclaw_core.loop.intake import Intake
 from openclaw_core.loop.learner import Learner
 from openclaw_core.loop.metrics import MetricsFile, rollout_metrics
+from openclaw_core.loop.publishing import Publisher
 from openclaw_core.loop.samples import HintEncoder, build_sample, unfit
 from openclaw_core.rundir import RunDir
 from openclaw_core.scorer.score import Score
@@ -56,13 +57,14 @@ class Loop:
         intake: Intake,
         room: WaitingRoom,
         learner: Learner,
-        engines: list[Engine],
+        engine: Engine,
         encode_hint: HintEncoder,
     ) -> None:
         self.config, self.run = config, run
         self.ledger, self.intake, self.room = ledger, intake, room
-        self.learner, self.engines, self.encode_hint = learner, engines, encode_hint
+        self.learner, self.engine, self.encode_hint = learner, engine, encode_hint
         self.metrics_file = MetricsFile(run.metrics_file, ledger)
+        self.publisher = Publisher(room, engine, config.rollout)
         self.version = 0
         self.holding = True
         """Under max_staleness 0: no main turn is admitted from batch-full to publish (and before the first collection)."""
@@ -76,9 +78,9 @@ class Loop:
             return self.config.rollout.batch_size
         return self.intake.expected + self.intake.judging + self.intake.ready
 
-    async def restore(self) -> None:
-        """Bring the weights to where the ledger stands and serve them (ARCHITECTURE, decision 6)."""
-        self.version = await self.learner.restore()
+    async def resume(self) -> None:
+        """Serve the weights that the learner was restored to, and go on where the ledger stands (decision 6)."""
+        self.version = self.learner.version
         await self._publish_weights()
         self.metrics_file.rebuild()
         self.intake.resume()
@@ -109,8 +111,7 @@ class Loop:
             started = time.monotonic()
             samples = self.samples(self._record(step))
             probed = [s for s in samples if s.response_ids][: self.config.train.parity_probe]
-            engine = self.engines[0]
-            rows = [engine.prefill_logprobs(s.prompt_ids, s.response_ids, s.temperature) for s in probed]
+            rows = [self.engine.prefill_logprobs(s.prompt_ids, s.response_ids, s.temperature) for s in probed]
             probe = {s.sample_id: row for s, row in zip(probed, await asyncio.gather(*rows), strict=True)}
             self._scored = Scored(step, samples, probe, await self.learner.scores(samples))
             self._timings["perf/score_time"] = time.monotonic() - started
@@ -136,7 +137,7 @@ class Loop:
         return {"version": record.version, "skipped": record.skipped, **_picked(record.metrics, "train/")}
 
     async def publish(self, step: int) -> dict[str, Any]:
-        """Hand the new weights to every engine; users wait in the gateway meanwhile. A skipped step publishes nothing."""
+        """Hand the new weights to the engines, without a user noticing. A skipped step publishes nothing."""
         record = self._record(step)
         if record.state is StepState.TRAINED:
             started = time.monotonic()
@@ -170,11 +171,15 @@ class Loop:
         """What the present phase waits for, in words: new ranks, or what a collection still needs."""
         if self.learner.doing:
             return self.learner.doing
-        size = self.config.rollout.batch_size
-        return (
-            f"{self.intake.ready} of {size} samples are there; {self.room.in_flight} answers are being generated, "
-            f"{self.intake.judging} wait for the judge, {self.room.queue} requests wait at the gateway"
-        )
+        size, intake, room = self.config.rollout.batch_size, self.intake, self.room
+        waits = {
+            "being generated": room.in_flight,
+            "wait for a next message": intake.waiting,
+            "wait for the judge": intake.judging,
+            "wait at the gateway": room.queue,
+        }
+        there = ", ".join(f"{number} {what}" for what, number in waits.items() if number)
+        return f"{intake.ready} of {size} turns" + (f"; {there}" if there else "; no request has come lately")
 
     def _fit_turns(self, step: int) -> list[JudgedTurn]:
         fit: list[JudgedTurn] = []
@@ -215,13 +220,8 @@ class Loop:
         self.room.notify()
 
     async def _publish_weights(self) -> None:
-        """Users wait in the gateway until every engine serves the new version; on an error they go on waiting for the retry."""
         weights = await self.learner.weights()
-        self.room.pause()
-        await self.room.drain(self.config.engine.deadline_s)
-        for engine in self.engines:
-            await engine.load_weights(weights.reference, self.version, weights.checksum)
-        self.room.resume()
+        await self.publisher.publish(weights, self.version)
         await self.learner.published(weights, self.version)
 
 

@@ -18,11 +18,14 @@ import uvicorn
 from fastapi import FastAPI
 
 from openclaw_core.config import RunConfig
-from openclaw_core.engines.ray_engine import RayEngine
+from openclaw_core.engines.router import Router, SlotState
+from openclaw_core.engines.start import engine_starts
 from openclaw_core.errors import OpenClawError
 from openclaw_core.gateway.admission import WaitingRoom
 from openclaw_core.gateway.app import create_app
 from openclaw_core.gateway.chat import GatewayDeps
+from openclaw_core.gateway.counts import advice
+from openclaw_core.gateway.metrics import Reading
 from openclaw_core.gateway.rendering import ChatRenderer
 from openclaw_core.judge import build_judge
 from openclaw_core.ledger import Ledger
@@ -63,16 +66,16 @@ async def serve(run: RunDir) -> None:
 
 async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: contextlib.AsyncExitStack) -> FastAPI:
     """Start the parts, bring them to where the ledger stands, and return the gateway's app."""
-    _refuse_what_is_not_built(config)
     hf_dir = hf_directory(config)
     if not ray.is_initialized():
         ray.init(address="auto")
     ledger = Ledger(run.ledger_file)
     stack.callback(ledger.close)
     renderer = ChatRenderer.from_pretrained(hf_dir)
-    engines = [RayEngine.start(config, hf_dir, name=f"engine-{i}") for i in range(config.engine.count)]
-    for engine in engines:
-        stack.callback(engine.stop)
+    router = Router(engine_starts(config, run, hf_dir), wait_s=config.rollout.hold_max_s)
+    stack.push_async_callback(router.close)
+    starting = asyncio.create_task(router.start())  # while the trainer starts
+    stack.callback(starting.cancel)
 
     strict = config.rollout.max_staleness == 0
     room = WaitingRoom(
@@ -86,18 +89,43 @@ async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: 
     label = config.judge.hint_label
     learner = state.learner = Learner(config, run, ledger, lambda record: loop.samples(record))
     stack.callback(learner.stop)
-    loop = Loop(config, run, ledger, intake, room, learner, list(engines), lambda hint: renderer.hint_ids(hint, label))
-    await loop.restore()
+    loop = Loop(config, run, ledger, intake, room, learner, router, lambda hint: renderer.hint_ids(hint, label))
+    await learner.restore()
+    await starting
+    await loop.resume()
     state.loop, state.phases = loop, PhaseRunner(loop)
-    deps = GatewayDeps(config, run.secrets().api_key, renderer, engines[0], room, intake)
-    return create_app(deps, pending=ledger.waiting())
+    deps = GatewayDeps(config, run.secrets().all_keys, renderer, router, room, intake)
+    app = create_app(deps, ledger.waiting(), _readings(loop, router))
+    state.advice = lambda: advice(app.state.sessions.counts)
+    return app
 
 
-def _refuse_what_is_not_built(config: RunConfig) -> None:
-    """A setting that would be ignored is an error."""
-    if (config.engine.backend, config.engine.count) != ("local", 1):
-        found = f"engine.backend={config.engine.backend}, engine.count={config.engine.count}"
-        raise ServiceError(f"{found}: this version serves with one local engine; set engine.backend=local and engine.count=1")
+def _readings(loop: Loop, router: Router) -> list[Reading]:
+    """Of the parts behind the gateway, for /metrics."""
+    batch = {"ready": lambda: loop.intake.ready, "judging": lambda: loop.intake.judging, "waiting": lambda: loop.intake.waiting}
+    return [
+        Reading("openclaw_weight_version", "Version of the weights that are served.", lambda: {"": loop.version}),
+        Reading(
+            "openclaw_turns", "Turns on their way to a batch.", lambda: {name: read() for name, read in batch.items()}, "state"
+        ),
+        Reading(
+            "openclaw_engine_ready",
+            "Whether an engine can be asked.",
+            lambda: {slot.name: float(slot.state is SlotState.READY) for slot in router.slots},
+            "engine",
+        ),
+        Reading(
+            "openclaw_engine_restarts",
+            "How often an engine was started again.",
+            lambda: {slot.name: slot.restarts for slot in router.slots},
+            "engine",
+            counts_up=True,
+        ),
+        Reading("openclaw_publishes", "Publishes.", lambda: {"": loop.publisher.publishes}, counts_up=True),
+        Reading(
+            "openclaw_publish_seconds", "In which nothing was sampled.", lambda: {"": loop.publisher.seconds}, counts_up=True
+        ),
+    ]
 
 
 class _Server(uvicorn.Server):

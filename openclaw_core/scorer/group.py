@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -16,6 +17,7 @@ from openclaw_core.trainer.group import PublishedWeights
 from openclaw_core.trainer.packing import micro_batches
 from openclaw_core.trainer.ranks import RankGroup
 from openclaw_core.types import Sample
+from openclaw_core.weights.errors import PublishError
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +74,11 @@ class ScorerGroup:
             try:
                 await self._changed.wait_for(lambda: not self._in_flight or self._failure)
                 self._raise_failure()
-                calls = [copy.call("load_weights", weights.reference[0], version, weights.checksum) for copy in self.copies]
+                sources = await self._sources(weights)
+                calls = [
+                    copy.call("load_weights", source, version, weights.checksum)
+                    for copy, source in zip(self.copies, sources, strict=True)
+                ]
                 await asyncio.gather(*calls)
                 self.version = version
             finally:
@@ -117,6 +123,18 @@ class ScorerGroup:
             task.cancel()
         for copy in self.copies:
             copy.stop()
+
+    async def _sources(self, weights: PublishedWeights) -> list[Any]:
+        """Where each copy gets a version from: the trainer's memory, or, on another host, Ray's object store."""
+        shared = weights.reference[0]
+        reached = await asyncio.gather(*(copy.call("reaches", shared) for copy in self.copies))
+        if all(map(all, reached)):
+            return [shared] * len(self.copies)
+        try:
+            (stored,) = await weights.elsewhere()
+        except PublishError as error:
+            raise TrainerError(f"the scorer on another host cannot get the weights: {error}") from error
+        return [shared if all(ranks) else stored for ranks in reached]
 
     async def _serve(self, copy: RankGroup) -> None:
         while True:

@@ -16,6 +16,7 @@ from openclaw_core.scorer.score import Score
 from openclaw_core.trainer.errors import TrainerError
 from openclaw_core.trainer.rank import Rank
 from openclaw_core.types import Sample
+from openclaw_core.weights.shared import SharedWeights
 
 log = structlog.get_logger(__name__)
 
@@ -42,18 +43,24 @@ class ScorerWorker(Rank):
         self.at("ready")
         log.info("scorer_ready", rank=self.rank, teacher=config.teacher.mode)
 
-    def load_weights(self, weights: Mapping[str, Any], version: int, checksum: str) -> None:
+    def reaches(self, weights: SharedWeights) -> bool:
+        """Whether the trainer's shared memory can be read from here."""
+        return weights.reachable()
+
+    def load_weights(self, weights: SharedWeights | Mapping[str, Any], version: int, checksum: str) -> None:
         """Take a published version (HF names). Raises TrainerError where its checksum is another."""
-        from openclaw_core.engines.arrays import as_tensors
+        from openclaw_core.weights.arrays import reading
         from openclaw_core.weights.checksum import checksum as checksum_of
         from openclaw_core.weights.names import to_megatron
 
         self.at(f"load version {version}")
-        tensors = as_tensors(weights)
-        if self.rank == 0 and (found := checksum_of(tensors.items())) != checksum:
-            raise TrainerError(f"the scorer got version {version} with checksum {found}, published was {checksum}")
-        shards = to_megatron(tensors.__getitem__, self.spec, self.world_size, self.rank)
-        with torch.no_grad():
+        with reading(weights) as tensors, torch.no_grad():
+            if self.rank == 0 and (found := checksum_of(tensors.items())) != checksum:
+                raise TrainerError(
+                    f"the scorer got version {version} with checksum {found}, published was {checksum}; "
+                    f"it still has {self.version}"
+                )
+            shards = to_megatron(tensors.__getitem__, self.spec, self.world_size, self.rank)
             for name, parameter in self.gpt.named_parameters():
                 parameter.copy_(shards[name])
         self.version = version

@@ -5,12 +5,13 @@ Import this module only after ``Accelerator.prepare()``: it imports megatron.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import cast
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel
 from megatron.core.models.gpt import GPTModel
 from torch import Tensor
 
@@ -18,17 +19,33 @@ from openclaw_core.weights.names import parameters, whole
 from openclaw_core.weights.spec import ModelSpec
 
 
+def sync_parameters(model: DistributedDataParallel) -> None:
+    """Make every rank's parameters those of the last optimiser step. Every rank must call it before they are read.
+
+    With overlapped gathering the distributed optimiser leaves each rank with its own share of the new parameters; the others
+    come when the next forward pass needs them.
+    """
+    if model.ddp_config.overlap_param_gather:
+        model.start_param_sync(force_sync=True)
+
+
 @torch.no_grad()
-def hf_weights(gpt: GPTModel, spec: ModelSpec) -> Iterator[tuple[str, Tensor]]:
-    """(name, CPU tensor) pairs on the first rank of each tensor-parallel group; on its other ranks, which must run it too,
-    nothing. The tensors share no memory with the model.
+def hf_weights(gpt: GPTModel, spec: ModelSpec, into: Mapping[str, Tensor] | None = None) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) pairs on the first rank of each tensor-parallel group; on its other ranks, which must run it too,
+    nothing.
+
+    ``into``: see ``weights.names.whole``.
+    The tensors may lie on the device and share memory with the model: copy what must outlive the next optimiser step.
     """
     group = cast(dist.ProcessGroup, parallel_state.get_tensor_model_parallel_group())
     size, first = dist.get_world_size(group), dist.get_rank(group) == 0
     own = dict(gpt.named_parameters())
     for parameter in parameters(spec):
-        shard = own[parameter.megatron].detach().contiguous()
-        parts = [torch.empty_like(shard) for _ in range(size)]
-        dist.all_gather(parts, shard, group=group)
+        shard = own[parameter.megatron].detach()
+        parts = [shard]
+        if size > 1:
+            shard = shard.contiguous()
+            parts = [torch.empty_like(shard) for _ in range(size)]
+            dist.all_gather(parts, shard, group=group)
         if first:
-            yield from whole(parameter, [part.cpu() for part in parts], spec)
+            yield from whole(parameter, parts, spec, into)

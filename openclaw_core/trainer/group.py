@@ -17,9 +17,11 @@ from openclaw_core.scorer.score import Score
 from openclaw_core.trainer import retention
 from openclaw_core.trainer.errors import RankLost, TrainerError
 from openclaw_core.trainer.part_stores import PartStores
+from openclaw_core.trainer.publisher import Publication
 from openclaw_core.trainer.ranks import RankGroup
 from openclaw_core.trainer.worker import RankResult, TrainerWorker
 from openclaw_core.types import DropReason, Sample
+from openclaw_core.weights.publish import PublishedWeights
 
 log = structlog.get_logger(__name__)
 
@@ -33,15 +35,6 @@ class TrainResult:
     metrics: dict[str, Any]
     skipped: bool
     bad_samples: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedWeights:
-    """The policy's weights under HF names, in Ray's object store, with their checksum."""
-
-    reference: list[Any]
-    """One object reference, in a list so that Ray passes it on without fetching it."""
-    checksum: str
 
 
 class TrainerGroup:
@@ -99,9 +92,16 @@ class TrainerGroup:
         return _merge(results, self._config.train.tensor_parallel, self._config.train.steps_per_rollout)
 
     async def weights(self) -> PublishedWeights:
-        """The current weights, ready to be published."""
-        reference, checksum = (await self.ranks.call("weights"))[0]
-        return PublishedWeights(reference, checksum)
+        """The current weights, ready to be published; those of the last call are not any more."""
+        made: Publication = (await self.ranks.call("weights"))[0]
+        return PublishedWeights(
+            checksum=made.checksum,
+            reference=[made.reference],
+            buckets=made.buckets,
+            rank=self.ranks.ranks[0],
+            generation=made.reference.generation,
+            deadline_s=self._config.train.collective_s,
+        )
 
     async def save(self, step: int, meta: Mapping[str, Any]) -> str:
         """Write a checkpoint, whole or not at all, and forget those that need not be kept; returns its path.

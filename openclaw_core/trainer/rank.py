@@ -25,7 +25,11 @@ log = structlog.get_logger(__name__)
 
 
 class Rank:
-    """See the module's docstring. Calls come one at a time and on every rank of the group alike, but for ``where``."""
+    """See the module's docstring. Calls come one at a time and on every rank of the group alike.
+
+    But for those of a concurrency group: "watch" is answered whatever the rank is doing; so is "publish", in several threads,
+    where engines receive weights at their own pace between two calls.
+    """
 
     def __init__(self, config_json: str, hf_dir: str, rank: int, world_size: int) -> None:
         configure_logging()

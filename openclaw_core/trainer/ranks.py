@@ -21,6 +21,8 @@ log = structlog.get_logger(__name__)
 
 PING_S = 5.0
 """Between two looks at the ranks of a running call."""
+PUBLISH_CALLS = 16
+"""Engines that a rank serves at a time; more of them wait, and their deadline runs."""
 
 
 class RankGroup:
@@ -34,7 +36,7 @@ class RankGroup:
         self._seen = [("start", time.monotonic())] * world_size
         """What each rank was doing when it last answered, and since when."""
         accelerator = accelerators.detect()
-        actor = cast(Any, ray).remote(concurrency_groups={"watch": 1})(actor_class)
+        actor = cast(Any, ray).remote(concurrency_groups={"watch": 1, "publish": PUBLISH_CALLS})(actor_class)
         # Ray knows GPUs by an option of their own; CPU ranks take turns with the engine on the same cores.
         demand: dict[str, Any] = {
             "cpu": {},

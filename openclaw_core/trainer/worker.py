@@ -17,9 +17,12 @@ import torch
 from openclaw_core.losses import Sums, add_sums, mean_of_steps
 from openclaw_core.scorer.score import Score
 from openclaw_core.trainer.packing import MicroBatch, micro_batches
+from openclaw_core.trainer.publisher import Publication, Publisher
 from openclaw_core.trainer.rank import Rank
 from openclaw_core.trainer.retention import CheckpointInfo
+from openclaw_core.trainer.sender import Sender
 from openclaw_core.types import DropReason, Sample
+from openclaw_core.weights.errors import PublishError
 
 log = structlog.get_logger(__name__)
 
@@ -80,6 +83,7 @@ class TrainerWorker(Rank):
         head = response_head(self.spec, config)
         scorer = Scorer(self.model, start, head, config, device=self.accelerator.device, multiple=self.multiple)
         self.step = HybridStep(self.model, scorer, head, config.loss)
+        self.publisher = self._publisher() if self.rank == 0 else None
         self.at("ready")
         log.info("trainer_ready", rank=self.rank, model=str(self.base_checkpoint), dtype=config.model.dtype)
 
@@ -168,43 +172,71 @@ class TrainerWorker(Rank):
     def save(self, directory: str) -> CheckpointInfo:
         """Write this rank's share of a checkpoint, which counts when it is committed."""
         from openclaw_core.trainer import checkpoint
+        from openclaw_core.trainer.gather import sync_parameters
 
         self.at(f"save {directory}")
+        sync_parameters(self.model)
         info = checkpoint.write(Path(directory), self.spec, self.gpt, self.optimizer, host=self.host())
         self.at("ready")
         return info
 
-    def weights(self) -> tuple[Any, str] | None:
-        """The parameters under HF names, in Ray's object store, and their checksum; None on all ranks but the first.
+    def weights(self) -> Publication | None:
+        """The parameters under HF names, for whoever receives them until the next call; None on all ranks but the first.
 
         Raises FloatingPointError where a weight is not finite: such weights are never published.
         """
-        from openclaw_core.engines.arrays import as_arrays
-        from openclaw_core.trainer.gather import hf_weights
-        from openclaw_core.weights.checksum import checksum
+        from openclaw_core.trainer.gather import hf_weights, sync_parameters
 
-        if self.data_rank != 0:
-            return None
         self.at("gather the weights")
-        named = dict(hf_weights(self.gpt, self.spec))
+        sync_parameters(self.model)
+        publication = None
+        if self.data_rank == 0:
+            if self.publisher is not None:
+                publication = self.publisher.publish(lambda into: hf_weights(self.gpt, self.spec, into))
+            else:
+                assert not list(hf_weights(self.gpt, self.spec))  # takes part in the gathering
         self.at("ready")
-        if self.rank != 0:
-            return None
-        broken = [name for name, tensor in named.items() if not bool(torch.isfinite(tensor).all())]
-        if broken:
-            raise FloatingPointError(f"{len(broken)} weights are not finite and are not published, among them {broken[0]}")
-        return [ray.put(as_arrays(named))], checksum(named.items())
+        return publication
+
+    @ray.method(concurrency_group="publish")
+    def open_group(self, name: str, world_size: int, backend: str) -> tuple[str, int]:
+        """First rank: see ``PublishedWeights.open_group``; so with the next ones."""
+        return self._published().sender.open(name, world_size, backend)
+
+    @ray.method(concurrency_group="publish")
+    def group_joined(self, name: str) -> None:
+        """Wait until all members have joined. Raises PublishError."""
+        self._published().sender.joined(name)
+
+    @ray.method(concurrency_group="publish")
+    def send_bucket(self, name: str, publication: int, bucket: int) -> None:
+        """Broadcast a bucket. Raises PublishError."""
+        self._published().send(name, publication, bucket)
+
+    @ray.method(concurrency_group="publish")
+    def close_group(self, name: str) -> None:
+        """Forget a group."""
+        self._published().sender.close(name)
+
+    @ray.method(concurrency_group="publish")
+    def put_weights(self, publication: int) -> list[Any]:
+        """A publication in Ray's object store: one reference, in a list. Raises PublishError."""
+        from openclaw_core.weights.arrays import as_arrays
+
+        with self._published().sending(publication) as tensors:
+            return [ray.put(as_arrays(tensors))]
 
     def export(self, directory: str) -> str | None:
         """The current weights as an HF model; returns their checksum on the first rank."""
-        from openclaw_core.trainer.gather import hf_weights
+        from openclaw_core.trainer.gather import hf_weights, sync_parameters
         from openclaw_core.weights.export import export_hf
 
+        self.at("export")
+        sync_parameters(self.model)
         if self.data_rank != 0:
             return None
-        self.at("export")
         # All of it before anything is written: an error of the disk must not leave other ranks in a collective.
-        named = dict(hf_weights(self.gpt, self.spec))
+        named = {name: tensor.cpu() for name, tensor in hf_weights(self.gpt, self.spec)}
         return export_hf(named.items(), self.hf_dir, Path(directory)).checksum if self.rank == 0 else None
 
     def _update(self, step: int, result: RankResult, bad: list[str]) -> None:
@@ -222,6 +254,20 @@ class TrainerWorker(Rank):
             return
         self.at(f"step {step}: optimiser")
         result.grad_norms.append(float(self.optimizer.step()[1]))
+
+    def _publisher(self) -> Publisher:
+        from openclaw_core.trainer.model import TORCH_DTYPES
+        from openclaw_core.weights.names import hf_shapes
+
+        train = self.config.train
+        sender = Sender(ray.util.get_node_ip_address(), self.accelerator.device, train.collective_s)
+        dtype = TORCH_DTYPES[self.config.model.dtype]
+        return Publisher(hf_shapes(self.spec), dtype, int(train.publish_bucket_mb * 2**20), sender)
+
+    def _published(self) -> Publisher:
+        if self.publisher is None:
+            raise PublishError(f"rank {self.rank} of the trainer publishes nothing; ask the first one")
+        return self.publisher
 
     def _gradients(self) -> list[torch.Tensor]:
         model = cast(Any, self.model)

@@ -15,3 +15,7 @@ class SourceError(WeightsError):
 
 class ModelError(WeightsError):
     """A model that this trainer does not support: the message names the field of config.json and what is allowed."""
+
+
+class PublishError(WeightsError):
+    """Weights did not reach an engine; the message names the group, the bucket and its peers. The trainer is not affected."""

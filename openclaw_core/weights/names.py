@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -83,8 +84,19 @@ def to_hf(shards: Sequence[Mapping[str, Tensor]], spec: ModelSpec) -> Iterator[t
         yield from whole(parameter, [shard[parameter.megatron] for shard in shards], spec)
 
 
-def whole(parameter: Parameter, parts: Sequence[Tensor], spec: ModelSpec) -> Iterator[tuple[str, Tensor]]:
-    """The Hugging Face (name, tensor) pairs of one parameter from its parts, in rank order; they may share memory."""
+def whole(
+    parameter: Parameter, parts: Sequence[Tensor], spec: ModelSpec, into: Mapping[str, Tensor] | None = None
+) -> Iterator[tuple[str, Tensor]]:
+    """The Hugging Face (name, tensor) pairs of one parameter from its parts, in rank order; they may share memory.
+
+    What has to be put together anew is put ``into`` the tensor of its name, where that is given, which saves a copy.
+    """
+    if into is not None and parameter.layout is Layout.QKV:
+        for name, part in zip(parameter.hf, _by_group(_joined(parts), spec), strict=True):
+            # numpy: torch would start threads for each of many small copies, and wait for them.
+            np.copyto(_bytes(into[name].view(part.shape)), _bytes(part.cpu()))
+            yield name, into[name]
+        return
     yield from zip(parameter.hf, _unshard(parameter.layout, parts, spec), strict=True)
 
 
@@ -142,14 +154,19 @@ def _unshard(layout: Layout, parts: Sequence[Tensor], spec: ModelSpec) -> tuple[
         case Layout.REPLICATED:
             return (parts[0],)
         case Layout.COLUMNS:
-            return (torch.cat(list(parts), 1),)
+            return (_joined(parts, 1),)
         case Layout.VOCAB:
-            return (torch.cat(list(parts))[: spec.vocab_size],)
+            return (_joined(parts)[: spec.vocab_size],)
         case Layout.QKV:
-            return _deinterleave(torch.cat(list(parts)), spec)
+            return _deinterleave(_joined(parts), spec)
         case Layout.GATE_UP:
             gates, ups = zip(*(part.chunk(2) for part in parts), strict=True)
-            return torch.cat(gates), torch.cat(ups)
+            return _joined(gates), _joined(ups)
+
+
+def _joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """One part is the whole, and is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
 
 
 def _interleave(qkv: Sequence[Float[Tensor, "rows h"]], spec: ModelSpec) -> Float[Tensor, "qkv h"]:
@@ -158,10 +175,18 @@ def _interleave(qkv: Sequence[Float[Tensor, "rows h"]], spec: ModelSpec) -> Floa
 
 
 def _deinterleave(qkv: Float[Tensor, "qkv h"], spec: ModelSpec) -> tuple[Tensor, Tensor, Tensor]:
-    queries = spec.heads // spec.kv_heads * spec.head_dim
-    grouped = qkv.reshape(spec.kv_heads, -1, spec.hidden)
-    q, k, v = (part.reshape(-1, spec.hidden) for part in grouped.split([queries, spec.head_dim, spec.head_dim], dim=1))
+    q, k, v = (part.reshape(-1, spec.hidden) for part in _by_group(qkv, spec))
     return q, k, v
+
+
+def _bytes(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().view(torch.uint8).numpy()
+
+
+def _by_group(qkv: Float[Tensor, "qkv h"], spec: ModelSpec) -> tuple[Tensor, ...]:
+    """Views of queries, keys and values: [groups, rows of a group, h] each."""
+    queries = spec.heads // spec.kv_heads * spec.head_dim
+    return qkv.reshape(spec.kv_heads, -1, spec.hidden).split([queries, spec.head_dim, spec.head_dim], dim=1)
 
 
 def _check_shape(name: str, tensor: Tensor, spec: ModelSpec) -> None:

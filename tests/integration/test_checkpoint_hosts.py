@@ -14,6 +14,8 @@ from openclaw_core.trainer.retention import META, CheckpointInfo, commit, newest
 from tests.children import open_store
 from tests.integration.checkpoint_rank import Rank
 
+pytestmark = pytest.mark.ranks
+
 HOLDERS = ("a", "b")
 COMMON = {".metadata", "common.pt", "metadata.json"}
 

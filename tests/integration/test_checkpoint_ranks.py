@@ -11,6 +11,8 @@ import pytest
 from openclaw_core.trainer.retention import read_info
 from tests.children import run_ranks
 
+pytestmark = pytest.mark.ranks
+
 
 def run(scenario: str, hf: Path, dtype: str, root: Path, world_size: int) -> list[dict[str, Any]]:
     outputs = run_ranks("tests.integration.checkpoint_child", [scenario, hf, dtype, root], world_size)

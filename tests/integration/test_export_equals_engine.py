@@ -8,14 +8,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from openclaw_core.engines.arrays import as_arrays
 from openclaw_core.engines.local import LocalEngine
 from openclaw_core.engines.protocol import GenerateRequest
 from openclaw_core.gateway.rendering import ChatRenderer
 from openclaw_core.types import Sampling
+from openclaw_core.weights.arrays import as_arrays
 from openclaw_core.weights.checksum import checksum, checksum_directory
 from openclaw_core.weights.export import export_hf
 from openclaw_core.weights.hf_files import HFWeights
+from tests.engine_parts import answer, publish
 
 PROMPTS = (
     "What is 12 times 4?",
@@ -39,7 +40,7 @@ async def test_the_export_answers_as_the_engine_that_serves_the_published_weight
         for name, tensor in HFWeights(smollm2).items()
     }
     engine = LocalEngine(smollm2, dtype="fp32", threads=2)
-    await engine.load_weights(as_arrays(trained), 7, checksum(trained.items()))
+    await publish(engine, trained, 7, as_arrays)
     exported = export_hf(trained.items(), smollm2, tmp_path / "export")
     assert exported.checksum == checksum_directory(exported.path) == checksum(trained.items())
 
@@ -48,8 +49,9 @@ async def test_the_export_answers_as_the_engine_that_serves_the_published_weight
     for prompt in PROMPTS:
         ids = renderer.render([{"role": "user", "content": prompt}]).prompt_ids
         greedy = Sampling(temperature=0, max_new_tokens=NEW_TOKENS)
-        served = await engine.generate(GenerateRequest(prompt, ids, greedy, renderer.stop_token_ids))
+        served = await answer(engine, GenerateRequest(prompt, ids, greedy, renderer.stop_token_ids))
         with torch.no_grad():
             plain = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=NEW_TOKENS)[0, len(ids) :]
         assert served.token_ids == tuple(plain.tolist())
-        assert served.weight_version == 7
+        assert set(served.versions) == {7}
+    engine.close()

@@ -4,62 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 import torch
-import uvicorn
 from transformers import AutoModelForCausalLM
 
 from openclaw_core.engines.local import LocalEngine
-from openclaw_core.gateway.admission import WaitingRoom
-from openclaw_core.gateway.app import GatewayDeps, create_app
 from openclaw_core.gateway.rendering import ChatRenderer
 from openclaw_core.types import NextState, TurnType
 from openclaw_core.weights.checksum import checksum
-from tests.gateway_parts import API_KEY, MODEL, RecordingSink, tiny_config, user
+from tests.gateway_parts import API_KEY, MODEL, tiny_config, user
+from tests.gateway_server import START_DEADLINE_S, Served, serve
 from tests.models import tiny_llama, tiny_qwen3
 
 QUESTION = [user("Tom has 3 boxes with 4 apples each. How many apples?")]
-START_DEADLINE_S = 30.0
-
-
-@dataclass
-class Served:
-    """A gateway on a loopback port."""
-
-    url: str
-    sink: RecordingSink
-    room: WaitingRoom
-    engine: LocalEngine
-    renderer: ChatRenderer
-
-    def client(self, **options: Any) -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(**({"base_url": self.url, "api_key": API_KEY, "max_retries": 0} | options))
 
 
 @contextlib.asynccontextmanager
 async def serving(model: Path, batch_size: int | None = None) -> AsyncIterator[Served]:
-    """With a ``batch_size``, turns whose reaction is known hold places in the batch: those in ``sink.judging``."""
-    config, sink = tiny_config(), RecordingSink()
-    renderer = ChatRenderer.from_pretrained(model)
-    engine = LocalEngine(model, dtype="fp32", threads=1, batch_window_ms=5)
-    room = WaitingRoom(hold_max_s=30.0, hold_max_requests=64, batch_size=batch_size, occupancy=lambda: len(sink.judging))
-    app = create_app(GatewayDeps(config, API_KEY, renderer, engine, room, sink))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        task = asyncio.create_task(server.serve(sockets=[listener]))
-        async with asyncio.timeout(START_DEADLINE_S):
-            while not server.started:
-                await asyncio.sleep(0.01)
-        yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}/v1", sink, room, engine, renderer)
-        server.should_exit = True
-        await task
+    engine = LocalEngine(model, dtype="fp32", threads=1)
+    async with serve(ChatRenderer.from_pretrained(model), engine, tiny_config(), batch_size=batch_size) as served:
+        yield served
     engine.close()
 
 
@@ -174,10 +143,11 @@ async def test_no_request_fails_and_no_turn_is_lost_while_weights_are_published(
     for version in (1, 2, 3):
         await asyncio.sleep(0.1)
         served.room.pause()
-        await served.room.drain(30.0)
+        await served.engine.pause()
         captured = len(served.sink.turns)
         await served.engine.load_weights(weights, version, checksum(weights.items()))
         assert len(served.sink.turns) == captured
+        await served.engine.resume()
         served.room.resume()
     seen = await asyncio.gather(*sessions)
     assert all(versions == sorted(versions) for versions in seen)

@@ -22,7 +22,7 @@ from tests.integration.learning import record_batches, samples_of, tiny_run
 STEPS = 3
 
 
-pytestmark = pytest.mark.usefixtures("ray_cluster")
+pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("ray_cluster")]
 
 
 class World:

@@ -14,6 +14,8 @@ from tests import models
 from tests.children import run_ranks
 from tests.integration.step_case import Models
 
+pytestmark = pytest.mark.ranks
+
 
 def by_transformers(directory: Path, ids: torch.Tensor, gradients: bool) -> dict[str, Any]:
     """Log-probs of all ids but the first, [b, s-1], and the gradients of their mean, in fp32."""

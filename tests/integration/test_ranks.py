@@ -25,7 +25,7 @@ STUCK_S = 60
 """A rank that does not move must be named within this time."""
 
 
-pytestmark = pytest.mark.usefixtures("ray_cluster")
+pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("ray_cluster")]
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,8 @@ import torch
 from tests.children import run_ranks
 from tests.models import tiny_qwen3
 
+pytestmark = pytest.mark.ranks
+
 
 @pytest.mark.parametrize("tensor_parallel", [1, 2])
 def test_recomputed_gradients_are_those_of_the_plain_backward(tmp_path: Path, tensor_parallel: int) -> None:

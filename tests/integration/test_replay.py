@@ -16,6 +16,8 @@ from openclaw_core.ledger import Ledger
 from openclaw_core.rundir import RunDir
 from tests.integration.learning import record_batches, tiny_run, train_recorded
 
+pytestmark = pytest.mark.ranks
+
 STEPS = 6
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -16,11 +17,13 @@ import psutil
 import pytest
 import ray
 import torch
+from structlog.testing import capture_logs
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from openclaw_core.ledger import Ledger, StepState, TurnStatus
 from openclaw_core.rundir import RunDir
 from openclaw_core.weights.checksum import checksum_directory
+from tests.integration.learning import train_recorded
 from tests.models import tiny_llama
 from tests.ports import free_ports
 
@@ -99,7 +102,7 @@ def test_a_run_survives_the_death_of_its_service_and_trains_every_turn_once(tmp_
     assert f"checksum {checksum_directory(run.export)}" in output
     assert differs(run.export, tmp_path / "hf")
     # Nobody disturbs this one: the same recorded samples, one after the other, from the start model.
-    assert undisturbed(run, tmp_path) == checksum_directory(run.export)
+    assert undisturbed(run) == checksum_directory(run.export)
 
 
 @pytest.mark.timeout(900)
@@ -122,27 +125,18 @@ def test_a_run_with_two_trainer_ranks_and_a_scorer_of_its_own(tmp_path: Path) ->
     assert f"checksum {checksum_directory(run.export)}" in output
 
 
-def undisturbed(run: RunDir, directory: Path) -> str:
+def undisturbed(run: RunDir) -> str:
     """The checksum of the weights that a fresh trainer comes to from the run's ledger alone."""
     other = RunDir(run.path.with_name("undisturbed"))
     shutil.copytree(run.path, other.path, ignore=shutil.ignore_patterns("checkpoints", "export"))
-    context = ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
     try:
-        command = [sys.executable, "-W", "ignore", "-m", "tests.integration.learner_child", str(other.path)]
-        environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
-        done = subprocess.run(
-            [*command, context.address_info["gcs_address"], "0", "0"],
-            cwd=directory,
-            env=environment,
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        with capture_logs() as log:
+            checksum = asyncio.run(train_recorded(other))
     finally:
         ray.shutdown()
-    assert all(f"event=replay_step step={step}" in done.stdout + done.stderr for step in range(1, STEPS + 1))
-    return done.stdout.splitlines()[-1]
+    assert [entry["step"] for entry in log if entry["event"] == "replay_step"] == list(range(1, STEPS + 1))
+    return checksum
 
 
 def differs(trained: Path, start: Path) -> bool:

@@ -19,6 +19,8 @@ from openclaw_core.types import Sample
 from tests.integration.step_case import Job, Models, SampleMaker, StepResult, run_jobs
 from tests.models import tiny_llama, tiny_qwen3
 
+pytestmark = pytest.mark.ranks
+
 LOSS_TOLERANCE = 1e-6
 GRADIENT_TOLERANCE = 5e-6
 """Norm of the difference over the norm, all parameters together."""

@@ -13,6 +13,8 @@ from tests.children import run_ranks
 from tests.integration.step_case import Models, SampleMaker
 from tests.models import tiny_llama
 
+pytestmark = pytest.mark.ranks
+
 SAMPLE = SampleMaker(seed=2)
 SAMPLES = [SAMPLE(f"s{i}", 10, 6, hints=i % 3, reward=float(-1 + i % 3)) for i in range(6)]
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import ray
 import torch
 
-from openclaw_core.engines.arrays import as_tensors
 from openclaw_core.ledger import Ledger
 from openclaw_core.rundir import RunDir
 from openclaw_core.trainer.group import TrainerGroup
 from openclaw_core.trainer.parts import CheckpointError
 from openclaw_core.types import Sample
+from openclaw_core.weights.arrays import reading
 from openclaw_core.weights.layout import hf_directory, torch_dist_directory
 from tests.integration.learning import record_batches, samples_of, tiny_run
 
 STEPS = 4
 
 
-pytestmark = pytest.mark.usefixtures("ray_cluster")
+pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("ray_cluster")]
 
 
 @pytest.fixture
@@ -60,8 +58,8 @@ class Trainer:
             await self.group.save(step, {"step": step, "version": step})
 
     async def weights(self) -> dict[str, torch.Tensor]:
-        found: Any = ray.get((await self.group.weights()).reference[0])
-        return {name: tensor.clone() for name, tensor in as_tensors(found).items()}
+        with reading((await self.group.weights()).reference[0]) as found:
+            return {name: tensor.clone() for name, tensor in found.items()}
 
 
 def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:

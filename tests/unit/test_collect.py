@@ -73,5 +73,5 @@ async def test_stale_leftovers_are_dropped_and_give_their_places_to_who_waits(wo
 
 async def test_a_collection_that_nobody_feeds_says_what_it_waited_for(tmp_path: Path) -> None:
     world = World(tmp_path, **{"rollout.collect_deadline_s": 0.01})
-    with pytest.raises(LoopError, match="0 of 2 samples are there; 0 answers are being generated"):
+    with pytest.raises(LoopError, match="step 1: 0 of 2 turns; no request has come lately after rollout"):
         await world.loop.collect(1)

@@ -132,16 +132,26 @@ async def test_one_who_gives_up_leaves_no_trace(admitted_meanwhile: bool) -> Non
     assert (visitors.admitted, visitors.room.queue, visitors.room.in_flight) == ([], 0, 0)
 
 
-async def test_drain_waits_until_the_engine_is_empty() -> None:
+async def test_a_room_says_whether_it_was_emptied_in_time() -> None:
     visitors = Visitors(room())
-    await visitors.room.drain(0.01)
+    assert await visitors.room.emptied(0.01)
     await visitors.come("a")
     visitors.room.pause()
-    with pytest.raises(TimeoutError, match=r"1 requests are still in the engine after 0\.01 s"):
-        await visitors.room.drain(0.01)
-    drained = asyncio.create_task(visitors.room.drain(5.0))
+    assert not await visitors.room.emptied(0.01)
+    emptied = asyncio.create_task(visitors.room.emptied(5.0))
     await visitors.leave("a")
-    await drained
+    assert await emptied
+
+
+async def test_an_answer_that_a_publish_broke_off_waits_for_its_end_in_bounds() -> None:
+    paused = room(hold_max_s=0.02)
+    paused.pause()
+    with pytest.raises(ApiError, match=r"waited for 0\.02 s for new weights"):
+        await paused.reopened()
+    waiting = asyncio.create_task(paused.reopened())
+    await asyncio.sleep(0.001)
+    paused.resume()
+    await waiting
 
 
 async def test_a_request_that_fails_frees_its_place() -> None:

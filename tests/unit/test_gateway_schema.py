@@ -6,12 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from openai.types.chat import ChatCompletionMessage
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase, CompletionCreateParamsNonStreaming
 
+from openclaw_core.engines.protocol import Grammar
 from openclaw_core.gateway.errors import ApiError
-from openclaw_core.gateway.schema import ROLES, parse_chat, parse_close
+from openclaw_core.gateway.schema import ROLES, ChatRequest, ToolMode, check_allowed, grammar_of, parse_chat, parse_close
+from openclaw_core.types import TurnType
 
 HI = [{"role": "user", "content": "Hi"}]
 
@@ -25,6 +27,20 @@ def message(content: Any, role: str = "user", **fields: Any) -> dict[str, Any]:
 
 
 TOOL = {"type": "function", "function": {"name": "add"}}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+
+
+def tool(**function: Any) -> dict[str, Any]:
+    return {"tools": [TOOL, {"type": "function", "function": {"name": "find", **function}}]}
+
+
+def call(**fields: Any) -> dict[str, Any]:
+    return message(None, "assistant", tool_calls=[CALL | fields])
+
+
+def json_schema(**fields: Any) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}, **fields}}}
+
 
 REFUSED: list[tuple[dict[str, Any], str | None, str, str]] = [
     ({"messages": []}, "messages", "invalid_value", "at least 1"),
@@ -41,26 +57,85 @@ REFUSED: list[tuple[dict[str, Any], str | None, str, str]] = [
         "'image_url'",
     ),
     (message(["a"]), "messages[1].content[0]", "unsupported_content", "'str'"),
-    (message("x", tool_calls=[TOOL]), "messages[1].tool_calls", "invalid_value", "at most 0"),
-    (message("x", audio={"id": "a"}), "messages[1].audio", "invalid_value", ""),
+    (message([{"type": "input_audio"}]), "messages[1].content[0]", "unsupported_content", "'input_audio'"),
+    (message([{"type": "file"}]), "messages[1].content[0]", "unsupported_content", "'file'"),
+    (message([{"type": "text"}]), "messages[1].content[0]", "unsupported_content", "'text'"),
+    (message([{"type": "text", "text": "a", "x": 1}]), "messages[1].content[0].x", "unknown_parameter", "content[0].x"),
+    (message(None, "assistant"), "messages[1].content", "invalid_type", "text or a list of text parts"),
+    (message(None, "assistant", tool_calls=[]), "messages[1].content", "invalid_type", "text or a list of text parts"),
+    (message("x", tool_calls=[CALL]), "messages[1].tool_calls", "invalid_value", "role 'assistant', not 'user'"),
+    (message("x", "assistant", tool_call_id="c"), "messages[1].tool_call_id", "invalid_value", "role 'tool'"),
+    (message("x", reasoning_content="hm"), "messages[1].reasoning_content", "invalid_value", "role 'assistant'"),
+    (message(None, "assistant", tool_calls=[CALL] * 129), "messages[1].tool_calls", "invalid_value", "at most 128"),
+    (call(type="custom"), "messages[1].tool_calls[0].type", "invalid_value", "'function'"),
+    (call(function={"name": "add"}), "messages[1].tool_calls[0].function.arguments", "missing_required_parameter", "arguments"),
+    (
+        call(function={"name": "add", "arguments": {}}),
+        "messages[1].tool_calls[0].function.arguments",
+        "invalid_value",
+        "string",
+    ),
+    (message("x", audio={"id": "a"}), "messages[1].audio", "unsupported_parameter", "text only"),
+    (message("x", refusal="no"), "messages[1].refusal", "unsupported_parameter", "refusals"),
+    (message("x", function_call={"name": "f"}), "messages[1].function_call", "unsupported_parameter", "tool_calls"),
     (message("x", colour="red"), "messages[1].colour", "unknown_parameter", "messages[1].colour"),
-    ({"tools": [TOOL]}, "tools", "invalid_value", "at most 0"),
-    ({"tool_choice": "required"}, "tool_choice", "invalid_value", "'required'"),
-    ({"n": 2}, "n", "invalid_value", "got 2"),
+    ({"tools": [TOOL] * 2}, "tools[1].function.name", "invalid_value", "'add'"),
+    ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type", "invalid_value", "'function'"),
+    ({"tools": [TOOL] * 129}, "tools", "invalid_value", "at most 128"),
+    (tool(name="a b"), "tools[1].function.name", "invalid_value", "pattern"),
+    (tool(name="a" * 65), "tools[1].function.name", "invalid_value", "pattern"),
+    (tool(name="a\n"), "tools[1].function.name", "invalid_value", "pattern"),
+    (tool(parameters=[]), "tools[1].function.parameters", "invalid_value", "object"),
+    (tool(parameters={"type": "array"}), "tools[1].function.parameters", "invalid_value", "'array'"),
+    (tool(strict=True), "tools[1].function.strict", "unsupported_parameter", "not held to the schema"),
+    ({"tool_choice": "required"}, "tool_choice", "invalid_value", "there are no tools"),
+    ({"tool_choice": "maybe"}, "tool_choice", "invalid_value", "none, auto, required"),
+    (tool() | {"tool_choice": {"type": "function"}}, "tool_choice", "invalid_value", "names its function"),
+    (tool() | {"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice", "invalid_value", "'x'"),
+    (tool() | {"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type", "invalid_value", "'allowed_tools'"),
+    (tool() | {"parallel_tool_calls": False}, "parallel_tool_calls", "unsupported_value", "several tools"),
+    ({"n": 0}, "n", "invalid_value", "got 0"),
+    ({"n": 9}, "n", "invalid_value", "got 9"),
+    ({"n": True}, "n", "invalid_value", "got True"),
     ({"temperature": 2.5}, "temperature", "invalid_value", "got 2.5"),
     ({"temperature": "hot"}, "temperature", "invalid_value", "'hot'"),
     ({"top_p": 0}, "top_p", "invalid_value", "greater than 0"),
     ({"max_tokens": 0}, "max_tokens", "invalid_value", "greater than or equal to 1"),
+    ({"max_tokens": 10**30}, "max_tokens", "invalid_value", "less than or equal to 2147483647"),
+    ({"seed": 2**63}, "seed", "invalid_value", "less than"),
     ({"max_tokens": 8, "max_completion_tokens": 9}, "max_tokens", "invalid_value", "differ"),
     ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "invalid_value", "at most 4"),
     ({"stop": ""}, "stop[0]", "invalid_value", "at least 1"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value", "stream: true"),
     ({"stream": True, "stream_options": {"usage": 1}}, "stream_options.usage", "unknown_parameter", "stream_options.usage"),
-    ({"logprobs": True}, "logprobs", "invalid_value", "got True"),
-    ({"logit_bias": {"5": 1}}, "logit_bias", "invalid_value", ""),
-    ({"response_format": {"type": "json_object"}}, "response_format.type", "invalid_value", "'json_object'"),
+    (
+        {"stream": True, "stream_options": {"include_obfuscation": True}},
+        "stream_options.include_obfuscation",
+        "unsupported_parameter",
+        "not padded",
+    ),
+    ({"top_logprobs": 3}, "top_logprobs", "invalid_value", "logprobs: true"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value", "got 21"),
+    ({"logit_bias": {"5": 1}}, "logit_bias", "unsupported_parameter", "more or less likely"),
+    ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value", "'xml'"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "invalid_value", "json_schema"),
+    (json_schema(schema=7), "response_format.json_schema.schema", "invalid_value", "object"),
+    (
+        {"response_format": {"type": "json_object"}, "regex": "a+"},
+        "regex",
+        "invalid_value",
+        "one grammar; send only one of response_format, regex",
+    ),
+    ({"regex": ""}, "regex", "invalid_value", "at least 1"),
     ({"metadata": {"session_id": 7}}, "metadata.session_id", "invalid_value", "string"),
-    ({"reasoning_effort": "low"}, "reasoning_effort", "unknown_parameter", "'reasoning_effort'"),
+    ({"modalities": ["text", "audio"]}, "modalities[1]", "invalid_value", "'text'"),
+    ({"service_tier": "flex"}, "service_tier", "invalid_value", "'flex'"),
+    ({"reasoning_effort": "low"}, "reasoning_effort", "unsupported_parameter", "max_tokens"),
+    ({"verbosity": "low"}, "verbosity", "unsupported_parameter", "how long"),
+    ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs", "unsupported_parameter", "trained on"),
+    ({"prediction": {"type": "content", "content": "x"}}, "prediction", "unsupported_parameter", "predicted"),
+    ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter", "tools"),
+    ({"best_of": 2}, "best_of", "unknown_parameter", "'best_of'"),
 ]
 
 
@@ -72,6 +147,15 @@ def test_what_cannot_be_honoured_is_refused_by_name(fields: dict[str, Any], para
     assert says in refused.value.message
 
 
+@pytest.mark.parametrize(
+    "field", sorted(CompletionCreateParamsNonStreaming.__annotations__ | CompletionCreateParamsBase.__annotations__)
+)
+def test_every_field_of_the_openai_client_is_known(field: str) -> None:
+    assert field in ChatRequest.model_fields
+    if field not in ("model", "messages"):
+        parse_chat(body(**{field: None}))
+
+
 @pytest.mark.parametrize("missing", ["model", "messages"])
 def test_a_missing_field_is_named(missing: str) -> None:
     fields = {"model": "m", "messages": HI}
@@ -81,11 +165,51 @@ def test_a_missing_field_is_named(missing: str) -> None:
     assert (refused.value.param, refused.value.code) == (missing, "missing_required_parameter")
 
 
-@pytest.mark.parametrize("junk", [b"", b"{", b"\xff\xfe", b"[1, 2]", b"null"])
-def test_a_body_that_is_no_json_object_is_refused(junk: bytes) -> None:
+NESTED = b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
+@pytest.mark.parametrize(
+    ("junk", "says"),
+    [
+        (b"", "not valid JSON: Expecting value"),
+        (b"{", "not valid JSON"),
+        (b"\xff\xfe", "not UTF-8: byte 0"),
+        (b"\xef\xbb\xbf{}", "not valid JSON"),
+        (body().decode().encode("utf-16"), "not UTF-8"),
+        (b"[1, 2]", "JSON object"),
+        (b"null", "JSON object"),
+        (b'"' + b"x" * 9, "not valid JSON"),
+        (b'{"model": "m", "model": "n"}', "'model' is there twice"),
+        (b'{"metadata": {"a": "b", "a": "b"}}', "'a' is there twice"),
+        (b'{"temperature": NaN}', "NaN is no JSON number"),
+        (b'{"temperature": -Infinity}', "-Infinity is no JSON number"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "too many digits"),
+        (b'{"user": "\\ud800"}', "\\ud800, half of a surrogate pair"),
+        (b'{"\\udc00": 1}', "\\udc00, half of a surrogate pair"),
+        (b'{"user": "a\x00"}', "not valid JSON"),
+        (json.dumps(dict.fromkeys(map(str, range(1025)))).encode(), "more than 1024 keys"),
+        (NESTED, "nested more than 64 levels"),
+        (b'{"a": ' * 65 + b"1" + b"}" * 65, "nested more than 64 levels"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_body_that_is_not_quite_json_is_refused(junk: bytes, says: str) -> None:
     with pytest.raises(ApiError) as refused:
         parse_chat(junk)
-    assert refused.value.status == 400
+    assert (refused.value.status, refused.value.code) == (400, "invalid_json")
+    assert says in refused.value.message
+    json.dumps(refused.value.body(), ensure_ascii=False).encode()
+
+
+def test_whole_surrogate_pairs_are_characters() -> None:
+    assert parse_chat(b'{"model": "m", "messages": [{"role": "user", "content": "\\ud83d\\ude42"}]}')[1][0]["content"] == "🙂"
+
+
+def test_more_messages_than_allowed_are_refused_in_openais_words() -> None:
+    assert len(parse_chat(body(messages=HI * 3), max_messages=3)[1]) == 3
+    with pytest.raises(ApiError, match="maximum length 3, but got an array with length 4 instead") as refused:
+        parse_chat(body(messages=HI * 4), max_messages=3)
+    assert (refused.value.param, refused.value.code) == ("messages", "array_above_max_length")
 
 
 def test_a_long_wrong_value_is_not_repeated() -> None:
@@ -98,16 +222,16 @@ def test_a_long_wrong_value_is_not_repeated() -> None:
     "fields",
     [
         {"stream": True, "stream_options": {"include_usage": True}, "store": False, "max_completion_tokens": 512, "tools": []},
+        {"stream": True, "stream_options": {"include_usage": None, "include_obfuscation": False}, "store": True},
         {"temperature": 0, "top_p": 1, "seed": -3, "stop": "END", "user": "u", "metadata": {"session_id": "s"}, "n": 1},
-        {
-            "response_format": {"type": "text"},
-            "logprobs": False,
-            "logit_bias": {},
-            "modalities": ["text"],
-            "tool_choice": "auto",
-        },
-        dict.fromkeys(("stream", "stop", "seed", "n", "tools", "temperature", "max_tokens", "metadata", "user")),
+        {"response_format": {"type": "text"}, "logprobs": False, "logit_bias": {}, "modalities": ["text"]},
+        {"logprobs": True, "top_logprobs": 20, "service_tier": "auto", "safety_identifier": "i", "prompt_cache_key": "k"},
+        {"tool_choice": "auto", "parallel_tool_calls": False, "prompt_cache_retention": "24h", "functions": []},
+        {"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": True, "n": 8, "regex": "a+"},
+        json_schema(strict=True, description=None),
+        dict.fromkeys(name for name in ChatRequest.model_fields if name not in ("model", "messages")),
     ],
+    ids=lambda fields: ",".join(fields)[:40],
 )
 def test_what_asks_for_nothing_special_is_accepted(fields: dict[str, Any]) -> None:
     request, messages = parse_chat(body(**fields))
@@ -127,6 +251,146 @@ def test_messages_come_in_plain_form() -> None:
     )
 
 
+def test_calls_and_their_results_come_in_plain_form() -> None:
+    _, messages = parse_chat(
+        body(
+            messages=[
+                *HI,
+                {"role": "assistant", "content": None, "tool_calls": [CALL | {"index": 0}], "reasoning_content": None},
+                {"role": "tool", "content": [{"type": "text", "text": "5"}], "tool_call_id": "call_1", "name": "add"},
+                {"role": "assistant", "content": None, "reasoning_content": "hm"},
+                {"role": "assistant", "content": "5", "tool_calls": []},
+            ]
+        )
+    )
+    assert messages[1:] == (
+        {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "tool", "content": "5", "tool_call_id": "call_1"},
+        {"role": "assistant", "content": "", "reasoning_content": "hm"},
+        {"role": "assistant", "content": "5"},
+    )
+
+
+@pytest.mark.parametrize("arguments", ["", "{", "[1]", '{"a":1}', '{ "é" : 1 }'])
+def test_arguments_of_earlier_calls_are_kept_as_they_are(arguments: str) -> None:
+    function = {"name": "add", "arguments": arguments}
+    _, messages = parse_chat(
+        body(messages=[*HI, {"role": "assistant", "content": "", "tool_calls": [CALL | {"function": function}]}])
+    )
+    assert messages[1]["tool_calls"][0]["function"] == function
+
+
+SCHEMA = {"type": "object", "properties": {"b": {"$ref": "#/$defs/B"}, "a": {}}, "$defs": {"B": {"type": "number"}}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "mode", "offered"),
+    [
+        (None, ToolMode.AUTO, 2),
+        ("auto", ToolMode.AUTO, 2),
+        ("none", ToolMode.NONE, 0),
+        ("required", ToolMode.FORCED, 2),
+        ({"type": "function", "function": {"name": "find"}}, ToolMode.FORCED, 2),
+    ],
+)
+def test_tools_are_offered_unless_none_may_be_called(choice: Any, mode: ToolMode, offered: int) -> None:
+    fields = tool(description=None, parameters=SCHEMA, strict=False)
+    request, _ = parse_chat(body(**fields, tool_choice=choice))
+    expected = (
+        {"type": "function", "function": {"name": "add"}},
+        {"type": "function", "function": {"name": "find", "parameters": SCHEMA}},
+    )
+    assert (request.tool_mode, request.offered_tools) == (mode, expected[:offered])
+    assert json.dumps(request.offered_tools) == json.dumps(expected[:offered])  # the order of keys is what the model sees
+
+
+def grammar(**fields: Any) -> Grammar | None:
+    return grammar_of(parse_chat(body(**fields))[0])
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, None),
+        ({"response_format": {"type": "text"}}, None),
+        ({"tools": [TOOL], "tool_choice": "auto"}, None),
+        ({"response_format": {"type": "json_object"}}, Grammar("json_schema", '{"type": "object"}')),
+        (json_schema(schema={"type": "string", "const": "é"}), Grammar("json_schema", '{"type": "string", "const": "é"}')),
+        ({"regex": "a+"}, Grammar("regex", "a+")),
+        ({"ebnf": 'root ::= "a"'}, Grammar("ebnf", 'root ::= "a"')),
+    ],
+)
+def test_an_answer_may_be_bound_to_a_grammar(fields: dict[str, Any], expected: Grammar | None) -> None:
+    assert grammar(**fields) == expected
+
+
+@pytest.mark.parametrize(
+    ("choice", "parallel", "good", "bad"),
+    [
+        ("required", None, [["add"], ["find"], ["find", "add"]], [[], ["other"]]),
+        ("required", False, [["add"], ["find"]], [[], ["find", "add"]]),
+        ({"type": "function", "function": {"name": "find"}}, None, [["find"]], [[], ["add"], ["find", "find"]]),
+    ],
+)
+def test_a_demanded_call_is_a_grammar(choice: Any, parallel: bool | None, good: list[list[str]], bad: list[list[str]]) -> None:
+    fields = tool(parameters=SCHEMA) | {"tool_choice": choice, "parallel_tool_calls": parallel}
+    found = grammar(**fields)
+    assert found is not None
+    assert found.kind == "json_schema"
+    checker = Draft202012Validator(json.loads(found.text))
+
+    def valid(names: list[str], b: Any = 1) -> bool:
+        return checker.is_valid([{"name": name, "arguments": {"b": b} if name == "find" else {}} for name in names])
+
+    assert [valid(names) for names in (*good, *bad)] == [True] * len(good) + [False] * len(bad)
+    assert not valid(["find"], b="text")
+
+
+def test_tools_that_define_the_same_name_differently_cannot_be_demanded_together() -> None:
+    other = {
+        "type": "function",
+        "function": {"name": "g", "parameters": {"type": "object", "$defs": {"B": {"type": "string"}}}},
+    }
+    fields = tool(parameters=SCHEMA)
+    with pytest.raises(ApiError, match="define 'B' differently"):
+        grammar(tools=[*fields["tools"], other], tool_choice="required")
+
+
+BOUND = [
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    (json_schema(), "response_format"),
+    ({"regex": "a"}, "regex"),
+    ({"ebnf": "root ::= [a]"}, "ebnf"),
+    (tool() | {"tool_choice": "required"}, "tool_choice"),
+    (tool() | {"tool_choice": {"type": "function", "function": {"name": "add"}}}, "tool_choice"),
+]
+
+
+@pytest.mark.parametrize(("fields", "field"), BOUND, ids=lambda value: str(value)[:40])
+def test_grammars_are_for_side_turns_on_engines_that_have_them(fields: dict[str, Any], field: str) -> None:
+    request, _ = parse_chat(body(**fields))
+    check_allowed(request, TurnType.SIDE, grammars=True)
+    for turn_type, grammars, says in ((TurnType.MAIN, True, "side turns"), (TurnType.SIDE, False, "no grammars")):
+        with pytest.raises(ApiError, match=says) as refused:
+            check_allowed(request, turn_type, grammars=grammars)
+        assert (refused.value.status, refused.value.param, refused.value.code) == (400, field, "unsupported_value")
+
+
+def test_several_answers_are_for_side_turns() -> None:
+    request, _ = parse_chat(body(n=2))
+    check_allowed(request, TurnType.SIDE, grammars=False)
+    with pytest.raises(ApiError, match="one answer") as refused:
+        check_allowed(request, TurnType.MAIN, grammars=True)
+    assert refused.value.param == "n"
+
+
+def test_everything_else_is_for_any_turn_and_engine() -> None:
+    request, _ = parse_chat(
+        body(**tool(), tool_choice="auto", logprobs=True, top_logprobs=5, n=1, response_format={"type": "text"})
+    )
+    check_allowed(request, TurnType.MAIN, grammars=False)
+
+
 @pytest.mark.parametrize(("text", "stop"), [("END", ["END"]), (["a", "b"], ["a", "b"])])
 def test_stop_is_one_text_or_several(text: Any, stop: list[str]) -> None:
     assert parse_chat(body(stop=text))[0].stop == stop
@@ -142,24 +406,3 @@ def test_a_last_word_is_the_users() -> None:
     with pytest.raises(ApiError, match="'assistant'") as refused:
         parse_close(json.dumps({"message": {"role": "assistant", "content": "x"}}).encode())
     assert refused.value.param == "message.role"
-
-
-Json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
-FIELDS = ["model", "stream", "stop", "n", "tools", "temperature", "max_tokens", "metadata", "seed", "stream_options", "extra"]
-PART = st.dictionaries(st.sampled_from(["role", "content", "name", "tool_calls", "x"]), Json | st.sampled_from(ROLES))
-
-
-@settings(max_examples=500, deadline=None)
-@given(fields=st.dictionaries(st.sampled_from(FIELDS), Json), messages=st.lists(PART, max_size=3) | Json)
-def test_any_json_is_either_understood_or_refused(fields: dict[str, Any], messages: Any) -> None:
-    try:
-        request, plain = parse_chat(body(**fields, messages=messages))
-    except ApiError as refused:
-        assert refused.status == 400
-        assert refused.message
-    else:
-        assert len(plain) == len(request.messages) > 0

@@ -25,6 +25,7 @@ TURN = Turn(
     rollout_logprobs=(-0.5,),
     sampling=Sampling(temperature=0.7, max_new_tokens=8),
     weight_version=0,
+    version_spans=((0, 1),),
     finish_reason=FinishReason.STOP,
     hint_offset=1,
     created_at=0.0,

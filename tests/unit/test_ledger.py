@@ -27,6 +27,7 @@ def make_turn(turn_id: str = "t1", **changes: object) -> Turn:
         "sampling": Sampling(temperature=0.7, max_new_tokens=8, stop=("x",)),
         "weight_version": 0,
         "finish_reason": FinishReason.STOP,
+        "version_spans": ((0, 2),),
         "hint_offset": 2,
         "created_at": 1.5,
         "generate_s": 0.25,
@@ -79,8 +80,18 @@ def test_a_turn_without_a_signal_fills_no_place(ledger: Ledger) -> None:
 
 def test_a_turn_without_a_next_state_is_dropped_with_its_reason(ledger: Ledger) -> None:
     ledger.add_turn(make_turn())
-    ledger.set_next_state("t1", None)
-    assert ledger.recent(1)[0]["drop_reason"] == DropReason.NO_NEXT_STATE
+    ledger.set_next_state("t1", DropReason.HISTORY_DIVERGED)
+    (row,) = ledger.recent(1)
+    assert (row["status"], row["drop_reason"]) == (TurnStatus.DROPPED, DropReason.HISTORY_DIVERGED)
+    assert ledger.waiting() == []
+
+
+def test_a_turn_that_waits_no_longer_gets_no_second_next_state(ledger: Ledger) -> None:
+    judged(ledger, "a")
+    for state in (DropReason.SESSION_IDLE, NextState("user", "Again.")):
+        with pytest.raises(LedgerError, match="'ready'"):
+            ledger.set_next_state("a", state)
+    assert [j.turn.turn_id for j in ledger.ready()] == ["a"]
 
 
 def test_a_batched_turn_cannot_be_batched_again_and_the_failed_step_leaves_no_trace(ledger: Ledger) -> None:

@@ -1,0 +1,31 @@
+"""The run's engines: what the configuration says becomes processes that the router starts, ends and starts again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from openclaw_core.config.schema import RunConfig
+from openclaw_core.engines.protocol import OwnedEngine
+from openclaw_core.engines.ray_engine import RayEngine
+from openclaw_core.engines.router import StartEngine
+from openclaw_core.engines.sglang.client import SGLangEngine
+from openclaw_core.rundir import RunDir
+
+
+def engine_starts(config: RunConfig, run: RunDir, hf_dir: Path) -> list[tuple[str, StartEngine]]:
+    """Name and start of each of ``engine.count`` engines with the model in ``hf_dir``."""
+
+    def local(index: int) -> StartEngine:
+        async def start() -> OwnedEngine:
+            engine = RayEngine.start(config, hf_dir, name=f"engine-{index}")
+            await engine.ready()
+            return engine
+
+        return start
+
+    def sglang(index: int) -> StartEngine:
+        return lambda: SGLangEngine.start(config, hf_dir, index=index, processes=run.processes, logs=run.logs)
+
+    start: Callable[[int], StartEngine] = {"local": local, "sglang": sglang}[config.engine.backend]
+    return [(f"engine-{index}", start(index)) for index in range(config.engine.count)]

@@ -1,0 +1,75 @@
+"""The owned process: started by the project's command line, polled, ended by its recorded pid."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from openclaw_core.engines.protocol import EngineError
+from openclaw_core.engines.sglang.client import SGLangEngine
+from openclaw_core.engines.sglang.command import ServerCommand, server_command
+from openclaw_core.engines.sglang.server import SGLangServer
+from tests.ports import free_ports
+from tests.sglang_contract.conftest import contract_config, contract_launcher
+from tests.sglang_contract.contract import VERSIONS
+from tests.sglang_contract.world import request, whole
+
+
+def _server(command: ServerCommand, port: int, run: Path, grace_s: float = 20) -> SGLangServer:
+    url = f"http://127.0.0.1:{port}"
+    return SGLangServer(
+        "sglang-0", command, url=url, directory=run / "processes", log_file=run / "logs/sglang-0.log", grace_s=grace_s
+    )
+
+
+async def test_an_engine_owns_its_server_from_start_to_end(tmp_path: Path, tiny_llama_dir: Path) -> None:
+    config = contract_config(free_ports()["ports.gateway"])
+    options = {"index": 0, "processes": tmp_path / "processes", "logs": tmp_path / "logs", "version": 5}
+    engine = await SGLangEngine.start(config, tiny_llama_dir, launcher=contract_launcher(VERSIONS[-1]), **options)
+    try:
+        record = json.loads((tmp_path / "processes/sglang-0.json").read_text())
+        process = psutil.Process(record["pid"])
+        assert record["started"] == process.create_time()
+        assert os.getsid(process.pid) == process.pid != os.getsid(0)
+        assert "PYTORCH_NPU_ALLOC_CONF" not in process.environ()
+        assert await engine.version() == 5
+        assert (await whole(engine, request())).ids
+        # A run that comes back finds the process of its earlier life by the record alone, and ends it.
+        command = server_command(config, tiny_llama_dir, launcher=contract_launcher(VERSIONS[-1]))
+        again = _server(command, config.engine.sglang.port, tmp_path)
+        assert again.process is not None
+        assert again.process.pid == process.pid
+        assert await again.unhealthy(30) is None
+    finally:
+        await engine.close()
+    assert not psutil.pid_exists(process.pid)
+    assert await again.unhealthy(5) == "process sglang-0 has ended"
+    assert not await again.stop()
+    await engine.close()
+
+
+async def test_a_server_that_ends_at_its_start_is_reported_with_its_log(tmp_path: Path, tiny_llama_dir: Path) -> None:
+    port = free_ports()["ports.gateway"]
+    config = contract_config(port, ("--no-such-flag",))
+    server = _server(server_command(config, tiny_llama_dir, launcher=contract_launcher(VERSIONS[0])), port, tmp_path)
+    server.start()
+    with pytest.raises(EngineError, match="has ended before it served") as raised:
+        await server.wait_ready(60)
+    assert "unrecognized arguments: --no-such-flag" in str(raised.value)
+    await server.stop()
+
+
+async def test_a_server_that_ignores_sigterm_is_killed_and_one_that_never_serves_is_given_up(tmp_path: Path) -> None:
+    stubborn = ServerCommand(("sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 1; done"), {})
+    server = _server(stubborn, free_ports()["ports.gateway"], tmp_path, 0.5)
+    started = server.start()
+    try:
+        with pytest.raises(EngineError, match=r"does not serve 1\.5 s after its start"):
+            await server.wait_ready(1.5)
+    finally:
+        assert await server.stop()
+    assert not psutil.pid_exists(started.pid)
