@@ -62,12 +62,12 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def serve(
-    renderer: ChatRenderer, engine: Any, config: RunConfig, *, batch_size: int | None = None
+    renderer: ChatRenderer, engine: Any, config: RunConfig, *, batch_size: int | None = None, keys: dict[str, str] | None = None
 ) -> AsyncIterator[Served]:
     """With a ``batch_size``, turns whose reaction is known hold places in the batch: those in ``sink.judging``."""
     sink = RecordingSink()
     room = WaitingRoom(hold_max_s=30.0, hold_max_requests=64, batch_size=batch_size, occupancy=lambda: len(sink.judging))
-    app = create_app(GatewayDeps(config, {"test": API_KEY}, renderer, engine, room, sink))
+    app = create_app(GatewayDeps(config, keys or {"test": API_KEY}, renderer, engine, room, sink))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         task = asyncio.create_task(server.serve(sockets=[listener]))

@@ -71,7 +71,9 @@ class Publisher:
                     wrong.add(f"{name} {list(tensor.shape)} {tensor.dtype}")
                     continue
                 wrong.discard(name)
-                digest.add(name, own, _taking(name, tensor, own, broken))
+                target = segment.raw[name]
+                source = target if tensor is own else raw(tensor)
+                digest.add_bytes(name, own, target, _taking(name, source, target, _EXPONENTS[own.dtype], broken))
             if wrong:
                 raise PublishError(f"these weights are missing or not those of the model: {', '.join(sorted(wrong)[:5])}")
             checksum = digest.result()
@@ -144,14 +146,14 @@ _EXPONENTS = {torch.bfloat16: (np.uint16, 0x7F80), torch.float32: (np.uint32, 0x
 """The bits of a number that are all set where it is inf or nan."""
 
 
-def _taking(name: str, tensor: Tensor, own: Tensor, broken: set[str]) -> Callable[[slice], None]:
-    """Copies a piece of ``tensor`` to ``own``, and adds the name to ``broken`` where it is not finite.
+def _taking(
+    name: str, source: np.ndarray, target: np.ndarray, exponents: tuple[type[np.unsignedinteger], int], broken: set[str]
+) -> Callable[[slice], None]:
+    """Copies a piece of ``source`` to ``target``, and adds the name to ``broken`` where it is not finite.
 
     numpy and not torch: torch would start threads of its own for each piece, and wait for them.
     """
-    target = raw(own)
-    source = target if tensor is own else raw(tensor)
-    bits, exponent = _EXPONENTS[tensor.dtype]
+    bits, exponent = exponents
 
     def take(piece: slice) -> None:
         taken = target[piece]

@@ -51,9 +51,13 @@ class Checksum:
         ``first`` is called for each piece right before it is digested, in the same thread, with where it lies in the tensor's
         bytes: to bring the piece there, or to look at it while it is in the cache.
         """
+        self.add_bytes(name, tensor, raw(tensor), first)
+
+    def add_bytes(self, name: str, tensor: Tensor, data: np.ndarray, first: Callable[[slice], None] | None = None) -> None:
+        """As ``add``, for a tensor whose bytes (``raw``) are at hand."""
         if name in self._tensors:
             raise ValueError(f"{name} is already part of this checksum; each name counts once")
-        data, digests = raw(tensor), list[bytes]()
+        digests = list[bytes]()
         for start in range(0, data.size, PIECE):
             digests.append(b"")
             self._batch.append((digests, len(digests) - 1, data, slice(start, start + PIECE), first))

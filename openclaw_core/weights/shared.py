@@ -27,6 +27,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from openclaw_core.weights.checksum import raw
 from openclaw_core.weights.errors import WeightsError
 
 _HEADER = struct.Struct("=16sQ")
@@ -145,6 +146,8 @@ class Segment:
         self.entries = tuple(entries)
         self.tensors = views(torch.frombuffer(self._memory, dtype=torch.uint8), self.entries)
         """Views by name, to be written between ``begin`` and ``end``."""
+        self.raw = {name: raw(tensor) for name, tensor in self.tensors.items()}
+        """The same, as bytes: made once, since making a view takes as long as copying a small tensor."""
 
     def begin(self) -> bool:
         """The last version is about to be overwritten; False where a reader is at work, and nothing may be written."""

@@ -21,6 +21,7 @@ from tests.gateway_parts import API_KEY, MODEL, tiny_config, user
 from tests.gateway_server import START_DEADLINE_S, Served, serve
 from tests.models import tiny_llama, tiny_qwen3
 
+SIDE = {"X-Turn-Type": "side"}
 QUESTION = [user("Tom has 3 boxes with 4 apples each. How many apples?")]
 
 
@@ -58,7 +59,7 @@ async def test_the_client_gets_an_answer_and_its_headers(served: Served) -> None
 
 
 async def test_the_client_streams_the_same_answer(served: Served) -> None:
-    fields: dict[str, Any] = {"model": MODEL, "messages": QUESTION, "seed": 3, "max_tokens": 20}
+    fields: dict[str, Any] = {"model": MODEL, "messages": QUESTION, "seed": 3, "max_tokens": 20, "extra_headers": SIDE}
     whole = await served.client().chat.completions.create(**fields)
     stream = await served.client().chat.completions.create(**fields, stream=True, stream_options={"include_usage": True})
     chunks = [chunk async for chunk in stream]
@@ -72,7 +73,7 @@ async def test_the_synchronous_client_works_too(served: Served) -> None:
     def talk() -> tuple[list[str], str | None, str]:
         with openai.OpenAI(base_url=served.url, api_key=API_KEY, max_retries=0) as client:
             models = [model.id for model in client.models.list()]
-            fields: dict[str, Any] = {"model": MODEL, "messages": QUESTION, "temperature": 0}
+            fields: dict[str, Any] = {"model": MODEL, "messages": QUESTION, "temperature": 0, "extra_headers": SIDE}
             whole = client.chat.completions.create(**fields).choices[0].message.content
             pieces = [chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**fields, stream=True)]
             return models, whole, "".join(pieces)
