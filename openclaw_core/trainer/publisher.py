@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from openclaw_core.trainer.sender import Sender
-from openclaw_core.weights.checksum import PIECE, Checksum, raw
+from openclaw_core.weights.checksum import Checksum, raw
 from openclaw_core.weights.errors import PublishError
 from openclaw_core.weights.publish import Bucket, cut
 from openclaw_core.weights.shared import Segment, SharedWeights
@@ -73,7 +73,7 @@ class Publisher:
                 wrong.discard(name)
                 target = segment.raw[name]
                 source = target if tensor is own else raw(tensor)
-                digest.add_bytes(name, own, target, _taking(name, source, target, _EXPONENTS[own.dtype], broken))
+                digest.add_bytes(name, own, target, _taking(name, source, target, own.dtype, broken))
             if wrong:
                 raise PublishError(f"these weights are missing or not those of the model: {', '.join(sorted(wrong)[:5])}")
             checksum = digest.result()
@@ -132,36 +132,26 @@ class Publisher:
             return self._segment
 
 
-_own = threading.local()
+_PATTERNS = {
+    torch.bfloat16: (np.uint16, np.int16, 0x7F80, 0xFF80),
+    torch.float32: (np.uint32, np.int32, 0x7F80_0000, 0xFF80_0000),
+}
+"""The same bits without and with a sign, and the smallest pattern of an inf or nan above and below zero."""
 
 
-def _scratch(size: int) -> np.ndarray:
-    """Bytes of this thread's own: fresh memory for each piece would cost as much as the piece."""
-    if not hasattr(_own, "room"):
-        _own.room = np.empty(PIECE, np.uint8)
-    return _own.room[:size]
-
-
-_EXPONENTS = {torch.bfloat16: (np.uint16, 0x7F80), torch.float32: (np.uint32, 0x7F80_0000)}
-"""The bits of a number that are all set where it is inf or nan."""
-
-
-def _taking(
-    name: str, source: np.ndarray, target: np.ndarray, exponents: tuple[type[np.unsignedinteger], int], broken: set[str]
-) -> Callable[[slice], None]:
+def _taking(name: str, source: np.ndarray, target: np.ndarray, dtype: torch.dtype, broken: set[str]) -> Callable[[slice], None]:
     """Copies a piece of ``source`` to ``target``, and adds the name to ``broken`` where it is not finite.
 
     numpy and not torch: torch would start threads of its own for each piece, and wait for them.
     """
-    bits, exponent = exponents
+    unsigned, signed, above, below = _PATTERNS[dtype]
 
     def take(piece: slice) -> None:
         taken = target[piece]
         if source is not target:
             np.copyto(taken, source[piece])
-        numbers = taken.view(bits)
-        room = _scratch(taken.size).view(bits)
-        if np.bitwise_and(numbers, bits(exponent), out=room).max() == exponent:
+        # Patterns grow with the number's size: the largest one below zero, and the largest above, tell. Nothing is written.
+        if taken.view(unsigned).max() >= below or taken.view(signed).max() >= above:
             broken.add(name)
 
     return take

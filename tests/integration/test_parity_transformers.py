@@ -14,8 +14,6 @@ from tests import models
 from tests.children import run_ranks
 from tests.integration.step_case import Models
 
-pytestmark = pytest.mark.ranks
-
 
 def by_transformers(directory: Path, ids: torch.Tensor, gradients: bool) -> dict[str, Any]:
     """Log-probs of all ids but the first, [b, s-1], and the gradients of their mean, in fp32."""
@@ -49,8 +47,8 @@ def by_megatron(
         ("qwen3", True, 1, False),
         ("qwen3", False, 1, False),
         ("llama", True, 1, False),
-        ("qwen3", False, 2, False),
-        ("qwen3", True, 2, True),
+        pytest.param("qwen3", False, 2, False, marks=pytest.mark.ranks),
+        pytest.param("qwen3", True, 2, True, marks=pytest.mark.ranks),
     ],
 )
 def test_tiny_models_agree_with_transformers(
