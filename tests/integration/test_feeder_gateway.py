@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import islice
@@ -65,12 +64,22 @@ async def feeding(world: World) -> AsyncIterator[asyncio.Task[FeederSummary]]:
 
 
 def conversations(world: World) -> dict[str, list[Turn]]:
-    """The captured turns of every session that has been closed."""
-    turns: dict[str, list[Turn]] = {}
-    for session, turn in world.of("turn"):
-        turns.setdefault(session, []).append(turn)
-    ended = Counter(session for session, _ in world.of("next_state"))
-    return {session: captured for session, captured in turns.items() if ended[session] == len(captured)}
+    """The captured turns of every session that is over: its person is satisfied or has no turn left, and was heard."""
+    turns, heard = _by_session(world.of("turn")), _by_session(world.of("next_state"))
+    satisfied = {session for session, outcome in world.of("outcome") if outcome["satisfied"]}
+    return {
+        session: captured
+        for session, captured in turns.items()
+        if len(heard.get(session, [])) == len(captured)
+        and (session in satisfied or len(captured) == world.config.feeder.max_turns)
+    }
+
+
+def _by_session(entries: list[tuple[str, Any]]) -> dict[str, list[Any]]:
+    grouped: dict[str, list[Any]] = {}
+    for session, details in entries:
+        grouped.setdefault(session, []).append(details)
+    return grouped
 
 
 def chains(world: World) -> list[list[list[Turn]]]:
