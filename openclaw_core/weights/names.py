@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 import numpy as np
 import torch
@@ -46,6 +47,7 @@ class Parameter:
     layout: Layout
 
 
+@cache
 def parameters(spec: ModelSpec) -> tuple[Parameter, ...]:
     """Every parameter of the model, once; a tied output matrix is the embedding and is not listed."""
     listed = [Parameter("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), Layout.VOCAB)]

@@ -87,7 +87,7 @@ class SharedWeights:
             _, held = _header(descriptor)
             if held != self.generation:
                 raise WeightsError(self._replaced(f"{held}" if held else "another one, half written"))
-            yield views(_mapped(self, descriptor), self.entries)
+            yield dict(_mapped(self, descriptor))
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # the memory's own descriptor shares the lock and stays open
             os.close(descriptor)
@@ -178,8 +178,8 @@ def views(flat: Tensor, entries: tuple[Entry, ...]) -> dict[str, Tensor]:
 
 
 _lock = threading.Lock()
-_mappings: dict[bytes, Tensor] = {}
-"""The segments that this process mapped last: mapping the same one again would cost as much as reading it."""
+_mappings: dict[bytes, dict[str, Tensor]] = {}
+"""Views of the segments that this process mapped last: mapping the same one again would cost as much as reading it."""
 _KEPT = 2
 """A writer whose versions are served from takes turns with so many."""
 
@@ -194,12 +194,12 @@ def _header(descriptor: int) -> tuple[bytes, int]:
     return nonce, generation
 
 
-def _mapped(weights: SharedWeights, descriptor: int) -> Tensor:
+def _mapped(weights: SharedWeights, descriptor: int) -> dict[str, Tensor]:
     with _lock:
         if weights.nonce not in _mappings:
             if len(_mappings) == _KEPT:
                 del _mappings[next(iter(_mappings))]
-            _mappings[weights.nonce] = _map(descriptor, weights.size)
+            _mappings[weights.nonce] = views(_map(descriptor, weights.size), weights.entries)
         return _mappings[weights.nonce]
 
 

@@ -17,9 +17,9 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw_core.trainer.publisher import Publisher
+from openclaw_core.trainer.publisher import Publisher, _finite
 from openclaw_core.trainer.sender import Sender
-from openclaw_core.weights.checksum import checksum
+from openclaw_core.weights.checksum import checksum, raw
 from openclaw_core.weights.errors import PublishError, WeightsError
 from openclaw_core.weights.publish import PublishedWeights, cut
 from openclaw_core.weights.shared import Entry, Segment, SharedWeights
@@ -177,6 +177,15 @@ def test_a_weight_that_is_not_finite_is_never_published_and_the_rest_is_still_co
     assert taken == list(SHAPES)
     with pytest.raises(PublishError, match="the trainer has one half written"), ours.sending(1):
         pass
+
+
+@pytest.mark.parametrize("others", [[], [0.5, -0.25, 1.5], [0.5, -300.0, 7.0], [0.0] * 4], ids=["alone", "small", "large", "odd"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_every_pattern_of_a_number_is_told_finite_or_not(dtype: torch.dtype, others: list[float]) -> None:
+    patterns = torch.arange(2**16, dtype=torch.int32)
+    numbers = (patterns << 16).view(torch.float32).to(dtype)  # every bf16 number, exactly
+    told = [_finite(raw(torch.cat([number.view(1), torch.tensor(others, dtype=dtype)])), dtype) for number in numbers]
+    assert told == numbers.isfinite().tolist()
 
 
 def test_what_is_being_read_or_sent_is_not_overwritten() -> None:
