@@ -13,127 +13,31 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
-from enum import StrEnum
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from openclaw_core.errors import OpenClawError
-from openclaw_core.types import DropReason, FinishReason, Judgement, NextState, Question, Sampling, Turn, Vote
+from openclaw_core.ledger_rows import (
+    JUDGED_TURNS,
+    JudgedTurn,
+    LedgerError,
+    Outcome,
+    StepRecord,
+    StepState,
+    TurnStatus,
+    judged_of,
+    judgement_values,
+    next_state_of,
+    outcome_of,
+    step_of,
+    turn_json,
+    turn_of,
+)
+from openclaw_core.ledger_schema import prepare
+from openclaw_core.ledger_sessions import SessionFacts
+from openclaw_core.types import DropReason, Judgement, NextState, Turn
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS turns (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    turn_id TEXT NOT NULL UNIQUE,
-    session_id TEXT NOT NULL,
-    weight_version INTEGER NOT NULL,
-    body TEXT NOT NULL,
-    status TEXT NOT NULL,
-    next_role TEXT,
-    next_text TEXT,
-    drop_reason TEXT,
-    step INTEGER
-);
-CREATE INDEX IF NOT EXISTS turns_by_status ON turns (status);
-CREATE INDEX IF NOT EXISTS turns_by_step ON turns (step);
-CREATE TABLE IF NOT EXISTS judgements (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    turn_id TEXT NOT NULL UNIQUE REFERENCES turns (turn_id),
-    reward INTEGER NOT NULL,
-    hints TEXT NOT NULL,
-    votes TEXT NOT NULL,
-    judged_at REAL NOT NULL
-);
-CREATE TABLE IF NOT EXISTS steps (
-    step INTEGER PRIMARY KEY,
-    state TEXT NOT NULL,
-    turn_ids TEXT NOT NULL,
-    version INTEGER,
-    skipped INTEGER NOT NULL DEFAULT 0,
-    metrics TEXT NOT NULL DEFAULT '{}',
-    opened_at REAL NOT NULL
-);
-CREATE TABLE IF NOT EXISTS outcomes (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    session_id TEXT NOT NULL,
-    step INTEGER NOT NULL,
-    persona TEXT NOT NULL,
-    first INTEGER NOT NULL,
-    satisfied INTEGER NOT NULL,
-    relevant INTEGER NOT NULL,
-    problem INTEGER NOT NULL
-);
-CREATE INDEX IF NOT EXISTS outcomes_by_step ON outcomes (step);
-"""
-
-_JUDGED = "SELECT t.*, j.reward, j.hints, j.votes FROM turns t JOIN judgements j USING (turn_id)"
-
-
-class LedgerError(OpenClawError):
-    """The ledger was asked for something that contradicts what it holds."""
-
-
-class TurnStatus(StrEnum):
-    """Where a turn stands."""
-
-    WAITING = "waiting"
-    """Captured; nobody has reacted to it yet."""
-    JUDGING = "judging"
-    """The next state is known; the judge's votes are not."""
-    READY = "ready"
-    """Judged, with a signal; free for a batch."""
-    NO_SIGNAL = "no_signal"
-    """Judged neither good nor bad, and without a hint."""
-    BATCHED = "batched"
-    """In the batch of a step that is not trained yet."""
-    TRAINED = "trained"
-    SKIPPED = "skipped"
-    """In a step whose update was skipped; not used again."""
-    DROPPED = "dropped"
-    """Not trained on, with a reason."""
-
-
-class StepState(StrEnum):
-    """How far a step has come; each state includes those before it."""
-
-    COLLECTED = "collected"
-    TRAINED = "trained"
-    """Or skipped: ``StepRecord.skipped``."""
-    PUBLISHED = "published"
-    REPORTED = "reported"
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedTurn:
-    """A turn with its verdict."""
-
-    turn: Turn
-    judgement: Judgement
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """One step as it is on disk. ``version`` is that of the weights after it; None until trained."""
-
-    step: int
-    state: StepState
-    turn_ids: tuple[str, ...]
-    version: int | None
-    skipped: bool
-    """By the guard against non-finite gradients: the version is that of the step before."""
-    metrics: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a persona found an answer, as the feeder tells it. ``problem``: the problem's number in the feeder's stream."""
-
-    session_id: str
-    persona: str
-    first: bool
-    satisfied: bool
-    relevant: bool
-    problem: int
+__all__ = ["JudgedTurn", "Ledger", "LedgerError", "Outcome", "StepRecord", "StepState", "TurnStatus"]
 
 
 class Ledger:
@@ -145,7 +49,8 @@ class Ledger:
         self._db.row_factory = sqlite3.Row
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
-        self._db.executescript(SCHEMA)
+        prepare(self._db, str(path))
+        self.session_facts = SessionFacts(self._db)
 
     def close(self) -> None:
         """Close the file; every committed row is on disk already."""
@@ -153,12 +58,18 @@ class Ledger:
 
     # Turns
 
-    def add_turn(self, turn: Turn) -> None:
-        """Store a captured turn; durable on return."""
-        self._db.execute(
-            "INSERT INTO turns (turn_id, session_id, weight_version, body, status) VALUES (?, ?, ?, ?, ?)",
-            (turn.turn_id, turn.session_id, turn.weight_version, _turn_json(turn), TurnStatus.WAITING),
-        )
+    def add_turn(self, turn: Turn, signature: str | None = None) -> None:
+        """Store a captured turn; durable on return. ``signature``: what its session would repeat if it ran in circles.
+
+        Of several answers to one request, which share an index, only the last one's signature is kept.
+        """
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO turns (turn_id, session_id, weight_version, body, status) VALUES (?, ?, ?, ?, ?)",
+                (turn.turn_id, turn.session_id, turn.weight_version, turn_json(turn), TurnStatus.WAITING),
+            )
+            if signature is not None:
+                self._db.execute("INSERT OR REPLACE INTO signatures VALUES (?, ?, ?)", (turn.session_id, turn.index, signature))
 
     def set_next_state(self, turn_id: str, state: NextState | DropReason) -> None:
         """What came after the turn, or why nothing will: then it is dropped.
@@ -178,24 +89,46 @@ class Ledger:
             turn_id,
         )
 
+    def leave_out(self, turn_id: str, state: NextState, reason: DropReason) -> None:
+        """The turn's next state has come, but it is kept out of training without being judged.
+
+        Raises LedgerError for a turn that is unknown or does not wait.
+        """
+        self._update_turn(
+            "UPDATE turns SET status = ?, drop_reason = ?, next_role = ?, next_text = ?, step = ? "
+            "WHERE turn_id = ? AND status = ?",
+            (TurnStatus.DROPPED, reason, state.role, state.text, self.next_step(), turn_id, TurnStatus.WAITING),
+            turn_id,
+        )
+
     def add_judgement(self, judgement: Judgement) -> None:
         """Store a verdict and make the turn ready for a batch, or mark it ``no_signal``."""
-        status = TurnStatus.READY if judgement.has_signal else TurnStatus.NO_SIGNAL
+        values = judgement_values(judgement)
         with self._transaction():
             self._db.execute(
-                "INSERT INTO judgements (turn_id, reward, hints, votes, judged_at) VALUES (?, ?, ?, ?, ?)",
-                (
-                    judgement.turn_id,
-                    judgement.reward,
-                    json.dumps(judgement.hints),
-                    json.dumps([asdict(vote) for vote in judgement.votes]),
-                    time.time(),
-                ),
+                f"INSERT INTO judgements ({', '.join(values)}) VALUES ({', '.join('?' * len(values))})", tuple(values.values())
             )
             self._update_turn(
                 "UPDATE turns SET status = ? WHERE turn_id = ? AND status = ?",
-                (status, judgement.turn_id, TurnStatus.JUDGING),
+                (_judged_status(judgement), judgement.turn_id, TurnStatus.JUDGING),
                 judgement.turn_id,
+            )
+
+    def change_hints(self, judgement: Judgement) -> None:
+        """Other hints, used and refused, for a turn that is ready but in no batch yet; it may lose its signal by that.
+
+        Raises LedgerError for a turn that is not ready.
+        """
+        values = judgement_values(judgement)
+        with self._transaction():
+            self._update_turn(
+                "UPDATE turns SET status = ? WHERE turn_id = ? AND status = ?",
+                (_judged_status(judgement), judgement.turn_id, TurnStatus.READY),
+                judgement.turn_id,
+            )
+            self._db.execute(
+                "UPDATE judgements SET hints = ?, refused = ? WHERE turn_id = ?",
+                (values["hints"], values["refused"], judgement.turn_id),
             )
 
     def drop(self, turn_id: str, reason: DropReason, step: int | None = None) -> None:
@@ -206,30 +139,35 @@ class Ledger:
             turn_id,
         )
 
-    def to_judge(self) -> list[tuple[Turn, NextState]]:
-        """Turns whose votes are outstanding, oldest first: what a restarted service has to ask again."""
-        rows = self._db.execute("SELECT * FROM turns WHERE status = ? ORDER BY seq", (TurnStatus.JUDGING,))
-        return [(_turn(row), NextState(row["next_role"], row["next_text"])) for row in rows]
+    def to_judge(self) -> list[str]:
+        """Ids of the turns whose votes are outstanding, oldest first: what a restarted service has to ask again."""
+        rows = self._db.execute("SELECT turn_id FROM turns WHERE status = ? ORDER BY seq", (TurnStatus.JUDGING,))
+        return [row["turn_id"] for row in rows]
+
+    def judging(self, turn_id: str) -> tuple[Turn, NextState] | None:
+        """A turn whose votes are outstanding and what came after it; None where they are not, or no longer."""
+        row = self._db.execute("SELECT * FROM turns WHERE turn_id = ? AND status = ?", (turn_id, TurnStatus.JUDGING)).fetchone()
+        return None if row is None or (state := next_state_of(row)) is None else (turn_of(row), state)
 
     def waiting(self) -> list[Turn]:
         """Turns that nobody has reacted to yet, oldest first."""
         return [
-            _turn(row) for row in self._db.execute("SELECT * FROM turns WHERE status = ? ORDER BY seq", (TurnStatus.WAITING,))
+            turn_of(row) for row in self._db.execute("SELECT * FROM turns WHERE status = ? ORDER BY seq", (TurnStatus.WAITING,))
         ]
 
     def ready(self) -> list[JudgedTurn]:
         """Turns with a signal that are in no batch yet, in the order in which they were judged."""
-        rows = self._db.execute(f"{_JUDGED} WHERE t.status = ? ORDER BY j.seq", (TurnStatus.READY,))
-        return [_judged(row) for row in rows]
+        rows = self._db.execute(f"{JUDGED_TURNS} WHERE t.status = ? ORDER BY j.seq", (TurnStatus.READY,))
+        return [judged_of(row) for row in rows]
 
     def turns(self, turn_ids: Sequence[str]) -> list[JudgedTurn]:
         """The judged turns with these ids, in this order. Raises LedgerError if one is missing."""
         found: dict[str, JudgedTurn] = {}
         for turn_id in turn_ids:
-            row = self._db.execute(f"{_JUDGED} WHERE t.turn_id = ?", (turn_id,)).fetchone()
+            row = self._db.execute(f"{JUDGED_TURNS} WHERE t.turn_id = ?", (turn_id,)).fetchone()
             if row is None:
                 raise LedgerError(f"turn {turn_id!r} is named by a step but is not in the ledger, or was never judged")
-            found[turn_id] = _judged(row)
+            found[turn_id] = judged_of(row)
         return [found[turn_id] for turn_id in turn_ids]
 
     def count(self, status: TurnStatus) -> int:
@@ -239,7 +177,8 @@ class Ledger:
     def recent(self, limit: int) -> list[dict[str, Any]]:
         """The newest turns with their status and verdict, for people (`openclaw-rl turns`)."""
         rows = self._db.execute(
-            "SELECT t.*, j.reward, j.hints FROM turns t LEFT JOIN judgements j USING (turn_id) ORDER BY t.seq DESC LIMIT ?",
+            "SELECT t.*, j.reward, j.hints, j.refused FROM turns t LEFT JOIN judgements j USING (turn_id) "
+            "ORDER BY t.seq DESC LIMIT ?",
             (limit,),
         )
         return [
@@ -254,6 +193,7 @@ class Ledger:
                 "next_state": row["next_text"],
                 "reward": row["reward"],
                 "hints": json.loads(row["hints"]) if row["hints"] else [],
+                "refused": json.loads(row["refused"]) if row["refused"] else [],
             }
             for row in rows
         ]
@@ -294,11 +234,11 @@ class Ledger:
     def step(self, step: int) -> StepRecord | None:
         """The record of a step, or None if its batch has not closed."""
         row = self._db.execute("SELECT * FROM steps WHERE step = ?", (step,)).fetchone()
-        return _step(row) if row else None
+        return step_of(row) if row else None
 
     def steps(self) -> list[StepRecord]:
         """All steps, in order."""
-        return [_step(row) for row in self._db.execute("SELECT * FROM steps ORDER BY step")]
+        return [step_of(row) for row in self._db.execute("SELECT * FROM steps ORDER BY step")]
 
     def consecutive_skips(self) -> int:
         """How many of the last trained steps, counted from the newest, were skipped."""
@@ -317,6 +257,10 @@ class Ledger:
         """How many problems the feeder has given out, as far as it has told."""
         return int(self._db.execute("SELECT COALESCE(MAX(problem), 0) FROM outcomes").fetchone()[0])
 
+    def sessions(self) -> dict[str, int]:
+        """How many sessions each persona has begun, as far as the feeder has told."""
+        return dict(self._db.execute("SELECT persona, COUNT(*) FROM outcomes WHERE first GROUP BY persona").fetchall())
+
     def next_step(self) -> int:
         """The first step that has not been reported."""
         row = self._db.execute("SELECT MAX(step) FROM steps WHERE state = ?", (StepState.REPORTED,)).fetchone()
@@ -334,27 +278,14 @@ class Ledger:
 
     def add_outcome(self, outcome: Outcome, step: int) -> None:
         """Note how a persona found an answer in ``step``."""
+        values = asdict(outcome) | {"step": step}
         self._db.execute(
-            "INSERT INTO outcomes (session_id, step, persona, first, satisfied, relevant, problem) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                outcome.session_id,
-                step,
-                outcome.persona,
-                outcome.first,
-                outcome.satisfied,
-                outcome.relevant,
-                outcome.problem,
-            ),
+            f"INSERT INTO outcomes ({', '.join(values)}) VALUES ({', '.join('?' * len(values))})", tuple(values.values())
         )
 
     def outcomes(self, step: int) -> list[Outcome]:
         """What the feeder said during a step."""
-        rows = self._db.execute("SELECT * FROM outcomes WHERE step = ? ORDER BY seq", (step,))
-        return [
-            Outcome(r["session_id"], r["persona"], bool(r["first"]), bool(r["satisfied"]), bool(r["relevant"]), r["problem"])
-            for r in rows
-        ]
+        return [outcome_of(row) for row in self._db.execute("SELECT * FROM outcomes WHERE step = ? ORDER BY seq", (step,))]
 
     def _update_turn(self, sql: str, parameters: Iterable[Any], turn_id: str) -> None:
         if self._db.execute(sql, tuple(parameters)).rowcount != 1:
@@ -379,40 +310,5 @@ class _Transaction:
         self._db.execute("COMMIT" if kind is None else "ROLLBACK")
 
 
-def _turn_json(turn: Turn) -> str:
-    """Not by ``asdict`` as a whole: it would copy every id, and this is on the way of every answer."""
-    return json.dumps({f.name: getattr(turn, f.name) for f in fields(turn)} | {"sampling": asdict(turn.sampling)})
-
-
-def _turn(row: sqlite3.Row) -> Turn:
-    body = json.loads(row["body"])
-    sampling = body.pop("sampling")
-    return Turn(
-        **{
-            **body,
-            "messages": tuple(body["messages"]),
-            "prompt_ids": tuple(body["prompt_ids"]),
-            "response_ids": tuple(body["response_ids"]),
-            "rollout_logprobs": tuple(body["rollout_logprobs"]),
-            "version_spans": tuple((version, count) for version, count in body["version_spans"]),
-            "tool_calls": tuple(body["tool_calls"]),
-            "finish_reason": FinishReason(body["finish_reason"]),
-        },
-        sampling=Sampling(**{**sampling, "stop": tuple(sampling["stop"])}),
-    )
-
-
-def _judged(row: sqlite3.Row) -> JudgedTurn:
-    votes = tuple(Vote(Question(v["question"]), v["value"], v["hint"], v["raw"]) for v in json.loads(row["votes"]))
-    return JudgedTurn(_turn(row), Judgement(row["turn_id"], row["reward"], tuple(json.loads(row["hints"])), votes))
-
-
-def _step(row: sqlite3.Row) -> StepRecord:
-    return StepRecord(
-        row["step"],
-        StepState(row["state"]),
-        tuple(json.loads(row["turn_ids"])),
-        row["version"],
-        bool(row["skipped"]),
-        json.loads(row["metrics"]),
-    )
+def _judged_status(judgement: Judgement) -> TurnStatus:
+    return TurnStatus.READY if judgement.has_signal else TurnStatus.NO_SIGNAL

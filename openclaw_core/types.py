@@ -60,6 +60,25 @@ class DropReason(StrEnum):
     """Nothing came after it for ``gateway.session_idle_s``."""
     SESSION_EVICTED = "session_evicted"
     """The session had been idle longest when there were more than ``gateway.max_sessions``."""
+    TOOL_TURN = "tool_turn"
+    """What came after it is a tool's result, and ``judge.tool_turns`` leaves such turns out (or this one of them)."""
+    LOOP = "loop"
+    """Its session runs in circles: the same call or the same answer ``judge.loop_repeats`` times in a row."""
+    JUDGE_OVERFLOW = "judge_overflow"
+    """Answer and next state do not fit the judge's context, so asking again cannot help."""
+
+
+class HintRefusal(StrEnum):
+    """Why a hint that a judge gave is not used. Each member is a metric label of ``judge/hints_refused``."""
+
+    TOO_SHORT = "too_short"
+    """Fewer than ``judge.min_hint_chars`` characters."""
+    QUOTES_ANSWER = "quotes_answer"
+    """It names the problem's known answer, which the teacher must not see."""
+    CONTEXT_LIMIT = "context_limit"
+    """With it, the teacher's sequence would be longer than ``model.context_length``."""
+    NO_USER_MESSAGE = "no_user_message"
+    """The prompt has no user message that it could be put into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +170,12 @@ class Vote:
     value: int | None
     hint: str | None
     raw: str
+    """What the judge wrote; where no answer came, why."""
+    seconds: float | None = None
+    """From the call to its answer; None where no answer came."""
+    prompt_tokens: int | None = None
+    """As the judge's server counted them; None where it does not say."""
+    completion_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +186,14 @@ class Judgement:
     reward: int
     hints: tuple[str, ...]
     votes: tuple[Vote, ...]
+    model: str = ""
+    """Who voted: the judge's model, or ``scripted``."""
+    prompt_version: str = ""
+    """Versions of what it was asked, as in ``reward 2, hint 2``."""
+    refused: tuple[tuple[str, str], ...] = ()
+    """Hints that were given and are not used: (text, reason), a reason being one of HintRefusal."""
+    policy: str = ""
+    """The ``judge.unavailable`` policy by which a question without a quorum was left out; empty where both had theirs."""
 
     @property
     def has_signal(self) -> bool:

@@ -13,6 +13,7 @@ from openclaw_core.types import Question, Vote
 HINT_START = "[HINT_START]"
 HINT_END = "[HINT_END]"
 
+_THINK, _THINK_END = "<think>", "</think>"
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 _ALLOWED = {
     Question.REWARD: {"1": 1, "+1": 1, "-1": -1, "0": 0},
@@ -21,10 +22,15 @@ _ALLOWED = {
 
 
 def parse_vote(question: Question, raw: str) -> Vote:
-    """Read one judge's answer. A hint is kept only where the hint question was answered with +1."""
-    boxed = _BOXED.findall(raw)
+    """Read one judge's answer. A hint is kept only where the hint question was answered with +1.
+
+    What stands before the last ``</think>``, or after a ``<think>`` that is never closed, was thought and not said. Servers
+    that tell reasoning from answer by themselves leave neither.
+    """
+    said = raw.rpartition(_THINK_END)[2].partition(_THINK)[0]
+    boxed = _BOXED.findall(said)
     value = _ALLOWED[question].get(boxed[-1].strip()) if boxed else None
-    hint = _last_hint(raw) if question is Question.HINT and value == 1 else None
+    hint = _last_hint(said) if question is Question.HINT and value == 1 else None
     return Vote(question=question, value=value, hint=hint, raw=raw)
 
 

@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import Self
 
 from openclaw_core.judge.client import JudgeError
-from openclaw_core.types import Message, NextState, Question
+from openclaw_core.types import Message, NextState, Question, Turn
 
 PROMPTS = Path(__file__).parent / "prompts"
 
 _FILE = re.compile(r"---\nversion: (\d+)\n---\n# System\n(.+)\n# User\n(.+)", re.DOTALL)
 _SLOT = re.compile(r"\{(answer|role|next_state)\}")
+
+
+def shown_answer(turn: Turn) -> str:
+    """A turn's answer as a judge gets to see it: its text, and each tool call on a line of its own."""
+    functions = [call.get("function", {}) for call in turn.tool_calls]
+    calls = [f"[tool call] {function.get('name', '')} {function.get('arguments', '')}" for function in functions]
+    return "\n".join(filter(None, [turn.answer, *calls]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +51,24 @@ class JudgePrompt:
         values = {"answer": answer, "role": next_state.role, "next_state": next_state.text}
         user = _SLOT.sub(lambda slot: values[slot[1]], self.user)
         return [{"role": "system", "content": self.system}, {"role": "user", "content": user}]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgePrompts:
+    """The prompts of all questions."""
+
+    of: dict[Question, JudgePrompt]
+
+    @classmethod
+    def load(cls, directory: Path = PROMPTS) -> Self:
+        """Raises JudgeError as ``JudgePrompt.load`` does."""
+        return cls({question: JudgePrompt.load(question, directory) for question in Question})
+
+    @property
+    def version(self) -> str:
+        """All versions in one line, for the ledger."""
+        return ", ".join(f"{question.value} {prompt.version}" for question, prompt in self.of.items())
+
+    def messages(self, question: Question, answer: str, next_state: NextState) -> list[Message]:
+        """The chat that asks ``question`` about one turn."""
+        return self.of[question].messages(answer, next_state)

@@ -13,7 +13,7 @@ from typing import Annotated, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from openclaw_core.judge.client import JudgeError
+from openclaw_core.judge.client import JudgeError, JudgeReply
 from openclaw_core.judge.parsing import HINT_END, HINT_START
 from openclaw_core.types import NextState, Question
 
@@ -55,13 +55,17 @@ class ScriptedJudge:
 
     def __init__(self, table: ScriptedTable | None = None) -> None:
         self.table = table or ScriptedTable.load()
+        self.model, self.prompt_version = "scripted", f"scripted {self.table.version}"
 
-    async def vote(self, question: Question, answer: str, next_state: NextState, vote_index: int) -> str:
-        """The raw text of one vote (JudgeClient)."""
+    async def vote(self, question: Question, answer: str, next_state: NextState, vote_index: int) -> JudgeReply:
+        """One vote (JudgeClient)."""
         complaints = [item for item in self.table.complaints if _says(next_state, item.phrases)]
         if question is Question.REWARD:
-            return self._reward(complaints, next_state)
-        return self._hint(complaints, vote_index)
+            return JudgeReply(self._reward(complaints, next_state))
+        return JudgeReply(self._hint(complaints, vote_index))
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
     def _reward(self, complaints: list[Complaint], next_state: NextState) -> str:
         if complaints:

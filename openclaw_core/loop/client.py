@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 import httpx
 import structlog
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from openclaw_core.config import RunConfig
 from openclaw_core.errors import OpenClawError
@@ -59,6 +59,8 @@ class ServiceStatus(BaseModel):
     accepting: bool
     eta_s: float | None
     waiting_for: str
+    sessions: dict[str, int] = Field(default_factory=dict)
+    """Sessions that each persona has begun so far, as far as feeders have told."""
     advice: str | None = None
     """What to set so that more is learned from the requests that come."""
 

@@ -36,6 +36,8 @@ class OutcomeBody(BaseModel):
     first: bool
     problem: int = Field(ge=0)
     """Number of the problem in the feeder's stream."""
+    ground_truth: str | None = Field(default=None, max_length=10_000)
+    """The problem's known answer: hints that quote it are refused. It goes to no gateway, persona or judge."""
 
 
 @dataclass
@@ -75,6 +77,7 @@ class ServiceState:
                 "accepting": False,
                 "eta_s": None,
                 "problems": 0,
+                "sessions": {},
             }
             state = "failed" if self.error else "starting"
             return {
@@ -82,6 +85,7 @@ class ServiceState:
                 **progress,
                 "state": state,
                 "batch": batch,
+                "judge": {"unavailable": 0, "away_s": 0.0, "alert": None},
                 "metrics": {},
                 "waiting_for": self._starting(),
                 "advice": None,
@@ -94,6 +98,7 @@ class ServiceState:
             "step": next_step - 1,
             "next_step": next_step,
             "problems": loop.ledger.problems(),
+            "sessions": loop.ledger.sessions(),
             "phase": self.phases.current[1] if self.phases.current else None,
             "version": loop.version,
             "accepting": loop.room.accepting,
@@ -103,6 +108,7 @@ class ServiceState:
                 "in_flight": loop.room.in_flight,
                 "judging": loop.intake.judging,
             },
+            "judge": loop.intake.judge.status(),
             "waiting_for": loop.waiting_for(),
             "advice": self.advice(),
             "metrics": last.metrics if last else {},
@@ -154,9 +160,9 @@ def create_control_app(service: ServiceState, export_dir: Path) -> FastAPI:
     @app.post("/sessions/{session_id}/outcome", status_code=204)
     async def outcome(session_id: str, body: OutcomeBody) -> None:
         loop, _ = service.ready()
-        loop.ledger.add_outcome(
-            Outcome(session_id, body.persona, body.first, body.satisfied, body.relevant, body.problem), loop.ledger.next_step()
-        )
+        loop.ledger.add_outcome(Outcome(session_id, **body.model_dump()), loop.ledger.next_step())
+        if body.ground_truth is not None:
+            loop.intake.known_answer(session_id)
 
     @app.post("/export")
     async def export() -> dict[str, Any]:

@@ -7,50 +7,68 @@ from collections.abc import Callable
 
 import structlog
 
-from openclaw_core.judge.judge import Judge, JudgeUnavailable
+from openclaw_core.config.schema import RunConfig
+from openclaw_core.judge import Judge
 from openclaw_core.ledger import Ledger, TurnStatus
+from openclaw_core.loop.judging import Judging
+from openclaw_core.loop.looping import repeats, signature
+from openclaw_core.loop.samples import HintEncoder, judged_at_all
 from openclaw_core.types import DropReason, NextState, Turn
 
 log = structlog.get_logger(__name__)
-
-JUDGE_RETRY_S = 5.0
-"""Pause before a turn whose judge was unavailable is asked again."""
 
 
 class Intake:
     """The gateway's turn sink. Judging runs beside the event loop's other work; nothing is lost when a judge is away."""
 
-    def __init__(self, ledger: Ledger, judge: Judge, on_change: Callable[[], None], reaction_grace_s: float) -> None:
+    def __init__(
+        self, ledger: Ledger, judge: Judge, on_change: Callable[[], None], config: RunConfig, encode_hint: HintEncoder
+    ) -> None:
         self._ledger = ledger
-        self._judge = judge
         self._on_change = on_change
-        self._grace_s = reaction_grace_s
+        self._config = config
         self._just_answered: dict[str, asyncio.TimerHandle] = {}
         self._changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.judged = 0
-        """Verdicts since the last ``reset_counts``."""
-        self.without_signal = 0
+        self.judge = Judging(ledger, judge, self._notify, config, encode_hint)
 
     def turn(self, turn: Turn) -> None:
         """Store a captured turn (called before the answer's last byte leaves)."""
-        self._ledger.add_turn(turn)
-        timer = asyncio.get_running_loop().call_later(self._grace_s, self._no_longer_expected, turn.turn_id)
-        self._just_answered[turn.turn_id] = timer
+        self._ledger.add_turn(turn, signature(turn))
+        facts, times = self._ledger.session_facts, self._config.judge.loop_repeats
+        looping = facts.loops(turn.session_id)
+        if not looping and (looping := repeats(self._ledger, turn, times)):
+            dropped = facts.mark_loop(turn.session_id, turn.turn_id, self._ledger.next_step())
+            self.judge.forget(dropped)
+            log.warning("session_loops", session=turn.session_id, turn=turn.turn_id, times=times, dropped=len(dropped))
+            self._notify()
+        if not looping:  # else it will fill no place in a batch
+            grace_s = self._config.rollout.reaction_grace_s
+            timer = asyncio.get_running_loop().call_later(grace_s, self._no_longer_expected, turn.turn_id)
+            self._just_answered[turn.turn_id] = timer
 
     def next_state(self, turn_id: str, state: NextState | DropReason) -> None:
         """The reaction to a turn has come, or never will."""
-        self._ledger.set_next_state(turn_id, state)
+        reason = self._left_out(turn_id, state) if isinstance(state, NextState) else None
+        if isinstance(state, NextState) and reason is not None:
+            self._ledger.leave_out(turn_id, state, reason)
+            log.info("turn_dropped", turn=turn_id, reason=reason.value)
+        else:
+            self._ledger.set_next_state(turn_id, state)
         if timer := self._just_answered.pop(turn_id, None):
             timer.cancel()
-        if isinstance(state, NextState):
-            self._ask()
+        if isinstance(state, NextState) and reason is None:
+            self.judge.ask(turn_id)
         self._notify()
+
+    def known_answer(self, session_id: str) -> None:
+        """The ledger has been told the answer of the session's problem: hints that quote it go, where it is not too late."""
+        if self.judge.refuse_again(session_id):
+            self._notify()
 
     def resume(self) -> None:
         """After a restart: ask again for the votes that are outstanding."""
-        if self._ledger.to_judge():
-            self._ask()
+        for turn_id in self._ledger.to_judge():
+            self.judge.ask(turn_id)
 
     @property
     def expected(self) -> int:
@@ -72,10 +90,6 @@ class Intake:
         """Turns with a signal that wait for a batch."""
         return self._ledger.count(TurnStatus.READY)
 
-    def reset_counts(self) -> None:
-        """Start counting verdicts anew (once a step)."""
-        self.judged = self.without_signal = 0
-
     async def changed(self, timeout_s: float) -> None:
         """Wait until something happened, at most ``timeout_s`` seconds."""
         try:
@@ -88,9 +102,13 @@ class Intake:
         """Cancel outstanding votes; their turns stay in the ledger to be asked again."""
         for timer in self._just_answered.values():
             timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.judge.stop()
+
+    def _left_out(self, turn_id: str, state: NextState) -> DropReason | None:
+        """Why a turn is not judged at all, though something came after it."""
+        if self._ledger.session_facts.turn_loops(turn_id):
+            return DropReason.LOOP
+        return None if judged_at_all(turn_id, state, self._config.judge) else DropReason.TOOL_TURN
 
     def _no_longer_expected(self, turn_id: str) -> None:
         del self._just_answered[turn_id]
@@ -99,26 +117,3 @@ class Intake:
     def _notify(self) -> None:
         self._changed.set()
         self._on_change()
-
-    def _ask(self) -> None:
-        known = {task.get_name() for task in self._tasks}
-        for turn, state in self._ledger.to_judge():
-            if turn.turn_id not in known:
-                task = asyncio.create_task(self._judge_turn(turn, state), name=turn.turn_id)
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-
-    async def _judge_turn(self, turn: Turn, state: NextState) -> None:
-        while True:
-            try:
-                judgement = await self._judge.judge(turn, state)
-                break
-            except JudgeUnavailable as error:
-                log.warning(
-                    "judge_unavailable", turn=turn.turn_id, session=turn.session_id, reason=str(error), retry_s=JUDGE_RETRY_S
-                )
-                await asyncio.sleep(JUDGE_RETRY_S)
-        self._ledger.add_judgement(judgement)
-        self.judged += 1
-        self.without_signal += not judgement.has_signal
-        self._notify()

@@ -15,6 +15,7 @@ from typing import TypeVar
 import structlog
 
 from openclaw_core.config.schema import RunConfig
+from openclaw_core.inspection.tables import TokenTables
 from openclaw_core.ledger import Ledger, StepRecord
 from openclaw_core.rundir import RunDir
 from openclaw_core.scorer.group import ScorerGroup
@@ -38,6 +39,7 @@ class Learner:
         self, config: RunConfig, run: RunDir, ledger: Ledger, samples_of: Callable[[StepRecord], list[Sample]]
     ) -> None:
         self._config, self._run, self._ledger, self._samples_of = config, run, ledger, samples_of
+        self._tables = TokenTables(run.tables, config.train.token_tables)
         self.trainer: TrainerGroup | None = None
         """None where the ranks' weights are not those of the ledger's last trained step."""
         self.scorer: ScorerGroup | None = None
@@ -79,7 +81,11 @@ class Learner:
 
         async def train(trainer: TrainerGroup) -> TrainResult:
             self._unrecorded = True
-            return await trainer.train(step, samples, probe, scores)
+            result = await trainer.train(step, samples, probe, scores)
+            # Under the lock: from its release to ``recorded`` nothing is awaited, so that no other call finds these weights
+            # ahead of the ledger and drops them.
+            await self._keep_table(step, result)
+            return result
 
         return await self._twice(train)
 
@@ -171,6 +177,14 @@ class Learner:
                 f"step {record.step} made {recorded or 'all its'} optimiser steps when it was trained and {made} when it was "
                 "replayed: a gradient was not finite"
             )
+        await self._keep_table(record.step, result)
+
+    async def _keep_table(self, step: int, result: TrainResult) -> None:
+        """Write what the loss saw of every token. What people look at is not worth a step: training goes on without it."""
+        try:
+            await asyncio.to_thread(self._tables.write, step, result.table)
+        except OSError as error:
+            log.error("token_table_not_written", step=step, path=str(self._run.tables), reason=str(error))
 
     async def _score(self, trainer: TrainerGroup, samples: Sequence[Sample]) -> dict[str, Score]:
         """By a scorer that has the trainer's weights; once more, by a new one, where it fails."""

@@ -28,6 +28,7 @@ from openclaw_core.loop.samples import HintEncoder, build_sample, unfit
 from openclaw_core.rundir import RunDir
 from openclaw_core.scorer.score import Score
 from openclaw_core.types import Sample
+from openclaw_core.weights.publish import PublishedWeights
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +71,8 @@ class Loop:
         """Under max_staleness 0: no main turn is admitted from batch-full to publish (and before the first collection)."""
         self._timings: dict[str, float] = {}
         self._scored: Scored | None = None
+        self._handing_out = asyncio.Lock()
+        """The trainer keeps the last weights that it was asked for: nobody else asks while engines take them."""
 
     @property
     def occupancy(self) -> int:
@@ -89,7 +92,6 @@ class Loop:
         """Wait for ``batch_size`` turns with a signal, fit for the current weights; record them and their order."""
         if not self.ledger.step(step):
             started, size = time.monotonic(), self.config.rollout.batch_size
-            self.intake.reset_counts()
             self._admit_main_turns()
             while len(batch := self._fit_turns(step)) < size:
                 await self.learner.offer([self._sample(judged) for judged in batch])
@@ -161,6 +163,17 @@ class Loop:
             log.info("step_reported", step=step, version=record.version, **_picked(metrics, "rollout/"))
         return self._record(step).metrics
 
+    async def weights_again(self, version: int) -> PublishedWeights | None:
+        """A published version for an engine that comes back; None where newer weights are about to be published.
+
+        Where the trainer has died meanwhile, this brings it back. Raises TrainerError or CheckpointError.
+        """
+        async with self._handing_out:
+            if version != self.version:
+                return None
+            weights = await self.learner.weights()  # after a training that is on its way
+            return weights if version == self.version else None
+
     async def checkpoint(self) -> None:
         """Save what is trained so far, if it is not saved yet: a stopped run then has nothing to replay."""
         trained = [record.step for record in self.ledger.steps() if record.version is not None]
@@ -179,7 +192,8 @@ class Loop:
             "wait at the gateway": room.queue,
         }
         there = ", ".join(f"{number} {what}" for what, number in waits.items() if number)
-        return f"{intake.ready} of {size} turns" + (f"; {there}" if there else "; no request has come lately")
+        away = f"; judge_unavailable: {outage}" if (outage := intake.judge.outage.describe()) else ""
+        return f"{intake.ready} of {size} turns" + (f"; {there}" if there else "; no request has come lately") + away
 
     def _fit_turns(self, step: int) -> list[JudgedTurn]:
         fit: list[JudgedTurn] = []
@@ -220,9 +234,10 @@ class Loop:
         self.room.notify()
 
     async def _publish_weights(self) -> None:
-        weights = await self.learner.weights()
-        await self.publisher.publish(weights, self.version)
-        await self.learner.published(weights, self.version)
+        async with self._handing_out:
+            weights = await self.learner.weights()
+            await self.publisher.publish(weights, self.version)
+            await self.learner.published(weights, self.version)
 
 
 def _picked(metrics: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -16,19 +16,21 @@ Metrics = dict[str, Any]
 
 
 def rollout_metrics(samples: Sequence[Sample], version: int, intake: Intake, timings: dict[str, float]) -> Metrics:
-    """What the batch looks like. ``version``: that of the weights at the start of the step."""
+    """What the batch looks like, and how judging went since the last call. ``version``: that of the weights at the step's
+    start.
+    """
     n = len(samples)
     tokens = sum(len(s.response_ids) for s in samples)
     collect_s = timings.get("perf/collect_time")
     return {
         "rollout/reward_mean": sum(s.reward for s in samples) / n,
         "rollout/hint_rate": sum(bool(s.hints) for s in samples) / n,
-        "rollout/no_signal_rate": intake.without_signal / intake.judged if intake.judged else None,
         "rollout/response_len": tokens / n,
         "rollout/prompt_len": sum(len(s.prompt_ids) for s in samples) / n,
         "rollout/truncated_ratio": sum(s.truncated for s in samples) / n,
         "rollout/lag_mean": sum(version - s.weight_version for s in samples) / n,
         "perf/tokens_per_s": tokens / collect_s if collect_s else None,
+        **intake.judge.take_metrics(),
     }
 
 

@@ -6,7 +6,7 @@ import time
 
 import structlog
 
-from openclaw_core.config.schema import RolloutConfig
+from openclaw_core.config.training import RolloutConfig
 from openclaw_core.engines.protocol import Engine
 from openclaw_core.gateway.admission import WaitingRoom
 from openclaw_core.weights.publish import PublishedWeights

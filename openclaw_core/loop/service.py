@@ -28,9 +28,11 @@ from openclaw_core.gateway.counts import advice
 from openclaw_core.gateway.metrics import Reading
 from openclaw_core.gateway.rendering import ChatRenderer
 from openclaw_core.judge import build_judge
+from openclaw_core.keys import KeyFile
 from openclaw_core.ledger import Ledger
 from openclaw_core.loop.control import ServiceState, create_control_app
 from openclaw_core.loop.intake import Intake
+from openclaw_core.loop.judge_readings import judge_readings
 from openclaw_core.loop.learner import Learner
 from openclaw_core.loop.loop import Loop
 from openclaw_core.loop.phases import PhaseRunner
@@ -72,7 +74,11 @@ async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: 
     ledger = Ledger(run.ledger_file)
     stack.callback(ledger.close)
     renderer = ChatRenderer.from_pretrained(hf_dir)
-    router = Router(engine_starts(config, run, hf_dir), wait_s=config.rollout.hold_max_s)
+    router = Router(
+        engine_starts(config, run, hf_dir),
+        wait_s=config.rollout.hold_max_s,
+        weights_again=lambda version: loop.weights_again(version),
+    )
     stack.push_async_callback(router.close)
     starting = asyncio.create_task(router.start())  # while the trainer starts
     stack.callback(starting.cancel)
@@ -84,9 +90,10 @@ async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: 
         batch_size=config.rollout.batch_size if strict else None,
         occupancy=lambda: loop.occupancy,
     )
-    intake = Intake(ledger, build_judge(config), room.notify, config.rollout.reaction_grace_s)
-    stack.push_async_callback(intake.stop)
     label = config.judge.hint_label
+    judge = build_judge(config, run.secrets().external_keys.get("judge"))
+    intake = Intake(ledger, judge, room.notify, config, lambda hint: renderer.hint_ids(hint, label))
+    stack.push_async_callback(intake.stop)
     learner = state.learner = Learner(config, run, ledger, lambda record: loop.samples(record))
     stack.callback(learner.stop)
     loop = Loop(config, run, ledger, intake, room, learner, router, lambda hint: renderer.hint_ids(hint, label))
@@ -94,9 +101,9 @@ async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: 
     await starting
     await loop.resume()
     state.loop, state.phases = loop, PhaseRunner(loop)
-    deps = GatewayDeps(config, run.secrets().all_keys, renderer, router, room, intake)
-    app = create_app(deps, ledger.waiting(), _readings(loop, router))
-    state.advice = lambda: advice(app.state.sessions.counts)
+    deps = GatewayDeps(config, KeyFile(run), renderer, router, room, intake)
+    app = create_app(deps, ledger.waiting(), [*_readings(loop, router), *judge_readings(intake.judge)])
+    state.advice = lambda: intake.judge.outage.alert or advice(app.state.sessions.counts)
     return app
 
 

@@ -1,27 +1,19 @@
-"""What a run achieved, for its end: held-out shares before and after, and where everything is."""
+"""What a run achieved, for its end: held-out shares before and after, sessions to convergence, and where everything is."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from openclaw_core.config import RunConfig
 from openclaw_core.evaluation import EvalReport, compare
+from openclaw_core.evaluation.convergence import SessionsReport
+from openclaw_core.evaluation.report import Share
+from openclaw_core.evaluation.sessions import sessions_to_convergence, trials_beside
+from openclaw_core.evaluation.tables import interval_in_words
 from openclaw_core.loop.client import ControlClient
 from openclaw_core.rundir import RunDir
 from openclaw_core.trainer.retention import latest
-
-
-class Share(TypedDict):
-    """A held-out share before and after, with 95 % intervals of both and of the difference."""
-
-    before: float
-    before_interval: tuple[float, float]
-    after: float
-    after_interval: tuple[float, float]
-    difference: float
-    difference_interval: tuple[float, float]
 
 
 class Summary(TypedDict):
@@ -34,7 +26,14 @@ class Summary(TypedDict):
     version: int
     satisfied: Share
     relevant: Share
+    truncated: Share
+    """Held-out answers that were cut off at the length limit."""
     satisfied_by_persona: dict[str, tuple[float, float]]
+    sessions: dict[str, Any] | None
+    """Sessions to convergence of the run's own sessions (evaluation/convergence.py: SessionsReport); None where the ledger is
+    on another machine."""
+    sessions_beside: dict[str, Any] | None
+    """The same for the seeds that were asked beside the run; None where none was."""
     checkpoint: str | None
     export: str
     metrics: str
@@ -47,18 +46,21 @@ def summarise(config: RunConfig, run: RunDir) -> Summary:
     with ControlClient.of(run, config) as client:
         status = client.status()
     checkpoint = latest(run.checkpoints)
-    b, a = before.total, after.total
+    beside = trials_beside([run])
     summary: Summary = {
         "run_id": run.run_id,
         "preset": config.preset,
         "model": config.model.name,
         "steps": status.step,
         "version": status.version,
-        "satisfied": _share(asdict(change.satisfied), b.satisfied_interval, a.satisfied_interval),
-        "relevant": _share(asdict(change.relevant), b.relevant_interval, a.relevant_interval),
+        "satisfied": change.satisfied.as_share(),
+        "relevant": change.relevant.as_share(),
+        "truncated": change.truncated.as_share(),
         "satisfied_by_persona": {
             name: (persona.satisfied.before, persona.satisfied.after) for name, persona in change.personas.items()
         },
+        "sessions": sessions_to_convergence([run]).model_dump(mode="json") if run.ledger_file.exists() else None,
+        "sessions_beside": beside.model_dump(mode="json") if beside is not None else None,
         "checkpoint": str(checkpoint) if checkpoint else None,
         "export": str(run.export),
         "metrics": str(run.metrics_file),
@@ -84,29 +86,30 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
         ("held-out, satisfied", _in_words(summary["satisfied"])),
         ("held-out, relevant", _in_words(summary["relevant"])),
         ("by persona", personas),
+        ("held-out, cut off", _in_words(summary["truncated"])),
+        *_session_rows(summary),
         ("checkpoint", summary["checkpoint"] or "none"),
         ("Hugging Face export", summary["export"]),
         ("metrics", summary["metrics"]),
     ]
 
 
-def _share(change: dict[str, float], before: tuple[float, float], after: tuple[float, float]) -> Share:
-    return {
-        "before": change["before"],
-        "before_interval": before,
-        "after": change["after"],
-        "after_interval": after,
-        "difference": change["difference"],
-        "difference_interval": (change["low"], change["high"]),
-    }
+def _session_rows(summary: Summary) -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    if summary["sessions"] is not None:
+        own = SessionsReport.model_validate(summary["sessions"])
+        counts = ", ".join(f"{name} {count}" for name, count in own.trials[0].personas.items())
+        rows.append(("sessions to converge", f"{counts}; average {own.joint}"))
+    if summary["sessions_beside"] is not None:
+        beside = SessionsReport.model_validate(summary["sessions_beside"])
+        means = ", ".join(f"{name} {found}" for name, found in beside.personas.items())
+        rows.append((f"trials beside ({len(beside.trials)})", f"{means}; average {beside.joint}"))
+    return rows
 
 
 def _in_words(share: Share) -> str:
-    def interval(bounds: tuple[float, float]) -> str:
-        return f"[{bounds[0]:.3f}, {bounds[1]:.3f}]"
-
     return (
-        f"{share['before']:.3f} {interval(share['before_interval'])} before, "
-        f"{share['after']:.3f} {interval(share['after_interval'])} after; "
-        f"difference {share['difference']:+.3f} {interval(share['difference_interval'])}"
+        f"{share['before']:.3f} {interval_in_words(share['before_interval'])} before, "
+        f"{share['after']:.3f} {interval_in_words(share['after_interval'])} after; "
+        f"difference {share['difference']:+.3f} {interval_in_words(share['difference_interval'])}"
     )

@@ -6,19 +6,19 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from openclaw_core.config import RunConfig, load_config
 from openclaw_core.engines.sglang.client import SGLangEngine
 from openclaw_core.engines.sglang.command import server_command
 from openclaw_core.engines.sglang.server import SGLangServer
 from tests.ports import free_ports
+from tests.serving import serving_app
 from tests.sglang_contract.app import ContractServer
 from tests.sglang_contract.contract import VERSIONS, Contract
 from tests.sglang_contract.frontend import Frontend
@@ -113,7 +113,6 @@ def tiny_model(tiny_llama_dir: Path) -> TinyModel:
 @pytest.fixture(params=VERSIONS)
 async def serve(request: pytest.FixtureRequest, tiny_model: TinyModel) -> AsyncIterator[Serve]:
     """Starts contract servers inside the test: ``await serve(max_queued=2, ...)``."""
-    running: list[Any] = []
 
     async def start(
         *,
@@ -138,27 +137,7 @@ async def serve(request: pytest.FixtureRequest, tiny_model: TinyModel) -> AsyncI
         contract = Contract.load(request.param)
         frontend = Frontend(contract, scheduler, context_length=context_length, incremental=incremental)
         server = ContractServer(contract, frontend, shown)
-        serving = _serving(server)
-        url = await serving.__aenter__()
-        running.append(serving)
-        return Inside(url, request.param, server)
+        return Inside(await running.enter_async_context(serving_app(server.app())), request.param, server)
 
-    yield start
-    for serving in running:
-        await serving.__aexit__(None, None, None)
-
-
-@asynccontextmanager
-async def _serving(server: ContractServer) -> AsyncIterator[str]:
-    config = uvicorn.Config(server.app(), host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1)
-    running = uvicorn.Server(config)
-    task = asyncio.create_task(running.serve())
-    while not running.started:
-        assert not task.done(), "the contract server did not start"
-        await asyncio.sleep(0.01)
-    port = running.servers[0].sockets[0].getsockname()[1]
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        running.should_exit = True
-        await task
+    async with AsyncExitStack() as running:
+        yield start

@@ -19,7 +19,7 @@ _BUCKET_BYTES = 100_000
 
 @dataclass
 class SentWeights:
-    """``BroadcastWeights``: what PublishedWeights is without Ray. Subclasses in tests break one of its methods."""
+    """What ``PublishedWeights`` is without Ray. Subclasses in tests break one of its methods."""
 
     sender: Sender
     tensors: Mapping[str, Tensor]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from openclaw_core.engines.protocol import EngineAborted, EngineError, RequestRefused
 from openclaw_core.engines.sglang.client import SGLangEngine
@@ -81,8 +82,9 @@ async def test_scores_are_the_logprobs_of_sampling(world: World, engine: SGLangE
 
 
 async def test_a_request_that_does_not_fit_is_refused(world: World, engine: SGLangEngine) -> None:
-    limit = engine.capabilities.max_input
-    assert limit is not None
+    http = Http(world.url, api_key=world.api_key)
+    limit = (await http.call("GET", "/server_info", 30)).body["max_req_input_len"]
+    await http.close()
     for asked in (request((5,) * (limit + 10)), request(max_new_tokens=limit + 100)):
         with pytest.raises(RequestRefused):
             await whole(engine, asked)
@@ -114,14 +116,16 @@ async def test_two_publishes_change_the_weights_and_the_version(world: World, en
     for version in (41, 42):
         weights = world.changed(version)
         assert len(weights.buckets) > 2
-        await world.publish(engine, weights, version)
+        with capture_logs() as log:
+            await world.publish(engine, weights, version)
+        (published,) = [entry for entry in log if entry["event"] == "weights_published"]
+        assert {"pause", "flush", "verify"} <= published["seconds"].keys()
         assert (engine.state, await engine.version()) == (State.SERVING, version)
         answer = await whole(engine, request())
         assert answer.ids == world.greedy(PROMPT, 12)[: len(answer.ids)]
         assert set(answer.versions) == {version}
         answers.add(answer.ids)
     assert len(answers) == 3, "three sets of weights give three answers"
-    assert {"pause", "flush", "verify", "resume"} <= engine.publish_seconds.keys()
 
 
 async def test_the_broadcast_group_is_joined_once(world: World, engine: SGLangEngine) -> None:

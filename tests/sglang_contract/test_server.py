@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 import psutil
 import pytest
 
 from openclaw_core.engines.protocol import EngineError
-from openclaw_core.engines.sglang.client import SGLangEngine
 from openclaw_core.engines.sglang.command import ServerCommand, server_command
 from openclaw_core.engines.sglang.server import SGLangServer
 from tests.ports import free_ports
 from tests.sglang_contract.conftest import contract_config, contract_launcher
 from tests.sglang_contract.contract import VERSIONS
-from tests.sglang_contract.world import request, whole
 
 
 def _server(command: ServerCommand, port: int, run: Path, grace_s: float = 20) -> SGLangServer:
@@ -24,32 +20,6 @@ def _server(command: ServerCommand, port: int, run: Path, grace_s: float = 20) -
     return SGLangServer(
         "sglang-0", command, url=url, directory=run / "processes", log_file=run / "logs/sglang-0.log", grace_s=grace_s
     )
-
-
-async def test_an_engine_owns_its_server_from_start_to_end(tmp_path: Path, tiny_llama_dir: Path) -> None:
-    config = contract_config(free_ports()["ports.gateway"])
-    options = {"index": 0, "processes": tmp_path / "processes", "logs": tmp_path / "logs", "version": 5}
-    engine = await SGLangEngine.start(config, tiny_llama_dir, launcher=contract_launcher(VERSIONS[-1]), **options)
-    try:
-        record = json.loads((tmp_path / "processes/sglang-0.json").read_text())
-        process = psutil.Process(record["pid"])
-        assert record["started"] == process.create_time()
-        assert os.getsid(process.pid) == process.pid != os.getsid(0)
-        assert "PYTORCH_NPU_ALLOC_CONF" not in process.environ()
-        assert await engine.version() == 5
-        assert (await whole(engine, request())).ids
-        # A run that comes back finds the process of its earlier life by the record alone, and ends it.
-        command = server_command(config, tiny_llama_dir, launcher=contract_launcher(VERSIONS[-1]))
-        again = _server(command, config.engine.sglang.port, tmp_path)
-        assert again.process is not None
-        assert again.process.pid == process.pid
-        assert await again.unhealthy(30) is None
-    finally:
-        await engine.close()
-    assert not psutil.pid_exists(process.pid)
-    assert await again.unhealthy(5) == "process sglang-0 has ended"
-    assert not await again.stop()
-    await engine.close()
 
 
 async def test_a_server_that_ends_at_its_start_is_reported_with_its_log(tmp_path: Path, tiny_llama_dir: Path) -> None:

@@ -24,10 +24,10 @@ class World:
     """A loop with its real ledger, intake and waiting room; trainer and engines are not asked while collecting."""
 
     def __init__(self, path: Path, **overrides: Any) -> None:
-        self.config = load_config("local-cpu", {"rollout.batch_size": 2, **overrides})
+        self.config = load_config("local-cpu", {"rollout.batch_size": 2, "rollout.reaction_grace_s": 5, **overrides})
         self.ledger = Ledger(path / "l.sqlite")
         self.room = WaitingRoom(hold_max_s=60, hold_max_requests=9, batch_size=2, occupancy=lambda: self.loop.occupancy)
-        self.intake = Intake(self.ledger, build_judge(self.config), self.room.notify, reaction_grace_s=5)
+        self.intake = Intake(self.ledger, build_judge(self.config), self.room.notify, self.config, lambda hint: ())
         run = RunDir(path)
         learner = Learner(self.config, run, self.ledger, lambda record: self.loop.samples(record))
         self.loop = Loop(self.config, run, self.ledger, self.intake, self.room, learner, [], lambda hint: ())

@@ -31,6 +31,19 @@ def test_last_boxed_value_is_the_verdict_and_anything_else_is_no_vote(raw: str, 
     assert parse_vote(Question.REWARD, raw).value == value
 
 
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        (r"<think>\boxed{1}</think>\boxed{-1}", -1),
+        (r"It was good: \boxed{1}</think>\boxed{-1}", -1),
+        (r"<think>\boxed{1}</think>I will not say.", None),
+        (r"<think>\boxed{1} but then", None),
+    ],
+)
+def test_what_was_only_thought_is_no_verdict(raw: str, value: int | None) -> None:
+    assert parse_vote(Question.REWARD, raw).value == value
+
+
 def test_hint_question_knows_no_neutral_verdict() -> None:
     assert parse_vote(Question.REWARD, r"\boxed{0}").value == 0
     assert parse_vote(Question.HINT, r"\boxed{0}").value is None

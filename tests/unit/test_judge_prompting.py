@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from openclaw_core.judge import JudgeError
 from openclaw_core.judge.parsing import parse_vote
-from openclaw_core.judge.prompting import JudgePrompt
+from openclaw_core.judge.prompting import JudgePrompt, shown_answer
 from openclaw_core.types import NextState, Question
+from tests.judge_parts import TURN
 
 
 @pytest.mark.parametrize("question", list(Question))
@@ -26,6 +28,16 @@ def test_every_verdict_that_a_prompt_names_can_be_parsed(question: Question) -> 
     verdicts = [value for value in ("1", "-1", "0") if f"\\boxed{{{value}}}" in system]
     assert verdicts == (["1", "-1", "0"] if question is Question.REWARD else ["1", "-1"])
     assert all(parse_vote(question, f"\\boxed{{{value}}}").value == int(value) for value in verdicts)
+
+
+def test_a_judge_sees_the_calls_of_an_answer() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a.txt"}'}}
+    assert shown_answer(replace(TURN, answer="Let me look.", tool_calls=(call, call))) == (
+        'Let me look.\n[tool call] read {"path": "a.txt"}\n[tool call] read {"path": "a.txt"}'
+    )
+    assert shown_answer(replace(TURN, answer="", tool_calls=(call,))) == '[tool call] read {"path": "a.txt"}'
+    assert shown_answer(TURN) == TURN.answer
+    assert all("[tool call]" in JudgePrompt.load(question).system for question in Question)
 
 
 @pytest.mark.parametrize(

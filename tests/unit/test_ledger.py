@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from openclaw_core.ledger import Ledger, LedgerError, Outcome, StepState, TurnStatus
+from openclaw_core.ledger import JudgedTurn, Ledger, LedgerError, Outcome, StepState, TurnStatus
+from openclaw_core.ledger_rows import turn_json
 from openclaw_core.types import DropReason, FinishReason, Judgement, NextState, Question, Sampling, Turn, Vote
 
 
@@ -152,6 +156,108 @@ def test_outcomes_belong_to_the_step_in_which_they_came(ledger: Ledger) -> None:
     ledger.add_outcome(Outcome("s", "student", first=True, satisfied=True, relevant=False, problem=3), step=1)
     ledger.add_outcome(Outcome("s", "student", first=False, satisfied=True, relevant=True, problem=5), step=2)
     assert ledger.outcomes(1) == [Outcome("s", "student", True, True, False, 3)]
+
+
+def test_a_judgement_comes_back_with_all_that_is_known_of_it(ledger: Ledger) -> None:
+    votes = (
+        Vote(Question.REWARD, -1, None, "\\boxed{-1}", seconds=0.5, prompt_tokens=100, completion_tokens=7),
+        Vote(Question.HINT, None, None, "no answer within 60 s"),
+    )
+    refused = (("It is 72.", "quotes_answer"),)
+    judgement = Judgement("a", -1, ("Be brief, please.",), votes, "judge-1", "reward 1, hint 2", refused, "grpo_only")
+    ledger.add_turn(make_turn("a"))
+    ledger.set_next_state("a", NextState("user", "No."))
+    ledger.add_judgement(judgement)
+    assert ledger.ready()[0].judgement == judgement
+    assert ledger.recent(1)[0]["refused"] == [["It is 72.", "quotes_answer"]]
+
+
+def test_hints_change_only_while_a_turn_is_ready(ledger: Ledger) -> None:
+    judged(ledger, "a", reward=0, hints=("Be brief, please.",))
+    without = make_judgement("a", reward=0)
+    ledger.change_hints(without)
+    assert ledger.count(TurnStatus.NO_SIGNAL) == 1
+    with pytest.raises(LedgerError, match="'no_signal'"):
+        ledger.change_hints(without)
+
+
+def test_the_last_answer_that_was_told_is_the_sessions_known_answer(ledger: Ledger) -> None:
+    assert ledger.session_facts.known_answer("s") is None
+    for answer in ("71", "72", None):
+        ledger.add_outcome(Outcome("s", "student", True, True, True, 1, answer), step=1)
+    assert ledger.session_facts.known_answer("s") == "72"
+    assert ledger.session_facts.known_answer("other") is None
+
+
+OLDER = """
+CREATE TABLE turns (seq INTEGER PRIMARY KEY AUTOINCREMENT, turn_id TEXT NOT NULL UNIQUE, session_id TEXT NOT NULL,
+    weight_version INTEGER NOT NULL, body TEXT NOT NULL, status TEXT NOT NULL, next_role TEXT, next_text TEXT, drop_reason TEXT,
+    step INTEGER);
+CREATE INDEX turns_by_status ON turns (status);
+CREATE INDEX turns_by_step ON turns (step);
+CREATE TABLE judgements (seq INTEGER PRIMARY KEY AUTOINCREMENT, turn_id TEXT NOT NULL UNIQUE REFERENCES turns (turn_id),
+    reward INTEGER NOT NULL, hints TEXT NOT NULL, votes TEXT NOT NULL, judged_at REAL NOT NULL);
+CREATE TABLE steps (step INTEGER PRIMARY KEY, state TEXT NOT NULL, turn_ids TEXT NOT NULL, version INTEGER,
+    skipped INTEGER NOT NULL DEFAULT 0, metrics TEXT NOT NULL DEFAULT '{}', opened_at REAL NOT NULL);
+CREATE TABLE outcomes (seq INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT NOT NULL, step INTEGER NOT NULL,
+    persona TEXT NOT NULL, first INTEGER NOT NULL, satisfied INTEGER NOT NULL, relevant INTEGER NOT NULL,
+    problem INTEGER NOT NULL);
+CREATE INDEX outcomes_by_step ON outcomes (step);
+"""
+"""The tables before they had a version."""
+
+
+def test_a_ledger_of_an_earlier_version_opens_and_goes_on(tmp_path: Path) -> None:
+    path, turn = tmp_path / "old.sqlite", make_turn("a")
+    with contextlib.closing(sqlite3.connect(path)) as old, old:
+        old.executescript(OLDER)
+        old.execute(
+            "INSERT INTO turns (turn_id, session_id, weight_version, body, status, next_role, next_text) "
+            "VALUES ('a', 's1', 0, ?, 'ready', 'user', 'No.')",
+            (turn_json(turn),),
+        )
+        vote = json.dumps([{"question": "reward", "value": -1, "hint": None, "raw": "x"}])
+        old.execute("INSERT INTO judgements (turn_id, reward, hints, votes, judged_at) VALUES ('a', -1, '[]', ?, 1.0)", (vote,))
+        old.execute("INSERT INTO outcomes VALUES (1, 's1', 1, 'student', 1, 0, 1, 3)")
+    for _ in range(2):  # brought up to date once, then opened as it is
+        ledger = Ledger(path)
+        (found,) = ledger.ready()
+        assert found == JudgedTurn(turn, Judgement("a", -1, (), (Vote(Question.REWARD, -1, None, "x"),)))
+        assert ledger.outcomes(1) == [Outcome("s1", "student", True, False, True, 3)]
+        ledger.close()
+    ledger = Ledger(path)
+    judged(ledger, "b", reward=1)
+    assert [ready.turn.turn_id for ready in ledger.ready()] == ["a", "b"]
+
+
+def test_an_upgraded_ledger_has_the_tables_of_a_new_one(tmp_path: Path) -> None:
+    def columns(path: Path) -> dict[str, set[tuple[str, ...]]]:
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            tables = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'index')")]
+            return {name: {row[1:5] for row in db.execute(f"PRAGMA table_info({name})")} for name in tables}
+
+    with contextlib.closing(sqlite3.connect(tmp_path / "old.sqlite")) as old:
+        old.executescript(OLDER)
+    for name in ("old", "new"):
+        Ledger(tmp_path / f"{name}.sqlite").close()
+    assert columns(tmp_path / "old.sqlite") == columns(tmp_path / "new.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "complaint"),
+    [
+        ("PRAGMA user_version = 99", "has schema 99, this version of the project knows up to 1"),
+        ("CREATE TABLE something (x INTEGER)", "cannot be brought from schema 0 to 1"),
+    ],
+)
+def test_a_ledger_that_is_not_understood_is_refused_and_left_as_it_is(tmp_path: Path, prepare: str, complaint: str) -> None:
+    path = tmp_path / "other.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as other, other:
+        other.executescript(prepare)
+    with pytest.raises(LedgerError, match=complaint):
+        Ledger(path)
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        assert {row[0] for row in other.execute("SELECT name FROM sqlite_master")} <= {"something"}
 
 
 def test_everything_acknowledged_survives_kill_9(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from openclaw_core.config import load_config
 from openclaw_core.ledger import JudgedTurn
-from openclaw_core.loop.samples import build_sample, unfit
-from openclaw_core.types import DropReason, FinishReason, Sampling
+from openclaw_core.loop.samples import build_sample, hint_refusal, unfit
+from openclaw_core.types import DropReason, FinishReason, HintRefusal, Sampling
 from tests.unit.test_ledger import make_judgement, make_turn
 
 HINTS = ("Answer briefly.", "Answer in one paragraph.")
@@ -66,6 +66,25 @@ def test_a_hint_that_breaks_the_context_limit_is_left_out() -> None:
         {"prompt_ids": (1,) * 63, "hint_offset": 1}, **{"model.context_length": limit + 60, "rollout.max_response_tokens": 16}
     )
     assert built.hints == HINTS[:1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "answer", "reason"),
+    [
+        ({}, None, None),
+        ({}, "3", None),
+        ({}, "one", HintRefusal.QUOTES_ANSWER),
+        ({"hint_offset": None}, None, HintRefusal.NO_USER_MESSAGE),
+        ({"prompt_ids": (1,) * 38}, None, None),
+        ({"prompt_ids": (1,) * 39}, None, HintRefusal.CONTEXT_LIMIT),
+    ],
+)
+def test_a_hint_is_refused_for_what_it_says_or_for_where_it_would_go(
+    changes: dict[str, Any], answer: str | None, reason: HintRefusal | None
+) -> None:
+    config = load_config("local-cpu", {"model.context_length": 64, "rollout.max_response_tokens": 16})
+    hint = "Answer in one paragraph."
+    assert hint_refusal(make_turn(**changes), hint, answer, config, encode) is reason
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""What a judge's configuration must say, and what it is told where it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from openclaw_core.config import load_config
+from openclaw_core.config.load import ConfigError
+
+URLS = ["http://judge:30000/v1"]
+
+
+@pytest.mark.parametrize(
+    ("judge", "complaint"),
+    [
+        ({"client": "openai", "model": "m"}, r"judge\.client=openai needs judge\.base_urls.*docs/JUDGE\.md"),
+        ({"client": "sglang"}, r"judge\.client=sglang needs judge\.base_urls.*not started by the run"),
+        ({"client": "openai", "base_urls": URLS}, r"needs judge\.model"),
+        ({"client": "sglang", "base_urls": URLS, "body": {"top_p": 0.5}}, r"judge\.body is for judge\.client=openai"),
+        ({"client": "openai", "base_urls": ["judge:30000"], "model": "m"}, "'judge:30000' is no URL"),
+        ({"client": "openai", "base_urls": ["http://:30000"], "model": "m"}, "is no URL"),
+        ({"loop_repeats": 1}, r"judge\.loop_repeats"),
+        ({"tool_turn_share": 1.5}, r"judge\.tool_turn_share"),
+        ({"unavailable": "zero"}, r"judge\.unavailable"),
+    ],
+)
+def test_a_judge_that_cannot_work_is_refused(judge: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        load_config("local-cpu", {f"judge.{name}": value for name, value in judge.items()})
+
+
+def test_a_key_does_not_belong_into_a_url() -> None:
+    with pytest.raises(ConfigError, match="give the key as OPENCLAW_JUDGE_API_KEY instead"):
+        load_config("local-cpu", {"judge.base_urls": ["http://me:secret-1@judge:30000"]})
+
+
+@pytest.mark.parametrize(
+    ("preset", "client", "model"),
+    [
+        ("local-cpu", "scripted", None),
+        ("4b-2nodes", "sglang", "Qwen3-4B-Thinking-2507"),
+        ("32b-8nodes", "sglang", "Qwen3-32B"),
+    ],
+)
+def test_each_preset_names_its_judge(preset: str, client: str, model: str | None) -> None:
+    judge = load_config(preset).judge
+    assert (judge.client, judge.model, bool(judge.base_urls)) == (client, model, client != "scripted")
