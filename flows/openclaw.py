@@ -46,6 +46,8 @@ def openclaw(
     run_id: str | None = None,
     cluster: str | None = None,
     model: str | None = None,
+    simulator: str | None = None,
+    judge_key: str | None = None,
     overrides: Overrides | None = None,
 ) -> State[Summary]:
     """Train online from conversations. A failed run leaves its cluster as it is, and a retry takes it up.
@@ -56,6 +58,8 @@ def openclaw(
         run_id: Directory below runs/; default: preset and flow run. An existing run is resumed.
         cluster: Name of an OpenClaw Cluster block, in place of the preset's hosts.
         model: Name of an OpenClaw Model block, in place of the preset's model.
+        simulator: Name of an OpenClaw Simulator block, whose model plays the users.
+        judge_key: Name of a Secret block with the key of a remote judge (judge.client openai).
         overrides: Any other parameter by its dotted name, as in {"rollout.batch_size": 8}.
     """
     log_to_prefect()

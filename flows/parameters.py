@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 from prefect.blocks.core import Block
+from prefect.blocks.system import Secret
 from pydantic import Field
 
-from blocks import ClusterBlock, ModelBlock
+from blocks import ClusterBlock, ModelBlock, SimulatorBlock
 from openclaw_core.config import ConfigError, RunConfig, load_config
+from openclaw_core.config.env import external_keys
 from openclaw_core.rundir import RunDir, create_run
 
 B = TypeVar("B", bound=Block)
@@ -25,6 +27,7 @@ def resolve_config(
     steps: int | None = None,
     cluster: str | None = None,
     model: str | None = None,
+    simulator: str | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """Preset, then blocks, then overrides, then steps; the later wins. Raises ConfigError naming what is wrong."""
@@ -33,6 +36,8 @@ def resolve_config(
         values |= _load(ClusterBlock, cluster).overrides()
     if model is not None:
         values |= _load(ModelBlock, model).overrides()
+    if simulator is not None:
+        values |= _load(SimulatorBlock, simulator).overrides()
     values |= overrides or {}
     if steps is not None:
         values["train.steps"] = steps
@@ -46,14 +51,34 @@ def default_run_id(preset: str, flow_run_id: str) -> str:
 
 def locate_run(parameters: Mapping[str, Any], flow_run_id: str) -> RunDir:
     """The run directory that a flow run with these parameters uses."""
-    config = resolve_config(**{name: value for name, value in parameters.items() if name != "run_id"})
+    config = _config(parameters)
     return RunDir(config.paths.runs.absolute() / (parameters.get("run_id") or default_run_id(config.preset, flow_run_id)))
 
 
 def open_run(parameters: Mapping[str, Any], flow_run_id: str) -> RunDir:
-    """Make that directory, or take it up. Raises ConfigError and RunDirError."""
-    config = resolve_config(**{name: value for name, value in parameters.items() if name != "run_id"})
-    return create_run(config, parameters.get("run_id") or default_run_id(config.preset, flow_run_id))
+    """Make that directory, or take it up; keys of others' services come along. Raises ConfigError and RunDirError."""
+    config = _config(parameters)
+    keys = keys_of(parameters.get("simulator"), parameters.get("judge_key"))
+    return create_run(config, parameters.get("run_id") or default_run_id(config.preset, flow_run_id), keys)
+
+
+def keys_of(simulator: str | None, judge_key: str | None = None) -> dict[str, str]:
+    """Keys of others' services: those of the environment, and over them those of a Simulator and of a Secret block."""
+    keys = external_keys()
+    if simulator is not None:
+        keys |= _load(SimulatorBlock, simulator).external_keys()
+    if judge_key is not None:
+        keys["judge"] = secret(judge_key)
+    return keys
+
+
+def secret(name: str) -> str:
+    """What a Secret block holds. Raises ConfigError."""
+    return str(_load(Secret, name).get())
+
+
+def _config(parameters: Mapping[str, Any]) -> RunConfig:
+    return resolve_config(**{name: value for name, value in parameters.items() if name not in ("run_id", "judge_key")})
 
 
 def _load(block: type[B], name: str) -> B:

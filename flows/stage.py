@@ -37,6 +37,7 @@ def stage(
     run_id: str | None = None,
     cluster: str | None = None,
     model: str | None = None,
+    simulator: str | None = None,
     overrides: Overrides | None = None,
 ) -> State[StageResult]:
     """Run one stage.
@@ -47,6 +48,7 @@ def stage(
         run_id: An existing run, or a new one; default: preset and flow run.
         cluster: Name of an OpenClaw Cluster block, in place of the preset's hosts.
         model: Name of an OpenClaw Model block, in place of the preset's model.
+        simulator: Name of an OpenClaw Simulator block, whose model plays the users.
         overrides: Any other parameter by its dotted name, as in {"rollout.batch_size": 8}.
     """
     log_to_prefect()

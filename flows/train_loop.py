@@ -11,6 +11,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Completed
 
 from flows.rollout_step import rollout_step
+from openclaw_core.evaluation.beside import finish_trials, start_trials
 from openclaw_core.loop.client import ControlClient, drive
 from openclaw_core.loop.summary import Summary, summarise
 from tasks.evaluate import evaluate
@@ -29,6 +30,7 @@ def train_loop(run_dir: str, feeder: FeederSwitch) -> State[Summary]:
     config, run = opened(run_dir)
     start_service(run_dir)
     evaluate(run_dir, "before")
+    start_trials(config, run)
     feeder.on.set()
     with ControlClient.of(run, config) as client, _steps_without_heartbeat():
         report = TrainingReport(run.run_id, config.train.steps, client.status().step)
@@ -38,6 +40,7 @@ def train_loop(run_dir: str, feeder: FeederSwitch) -> State[Summary]:
             reattach=lambda: restart_service(run_dir),
         )
     feeder.off.set()
+    finish_trials(config, run)
     evaluate(run_dir, "after")
     export(run_dir)
     summary = summarise(config, run)

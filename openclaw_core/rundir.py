@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from openclaw_core.config import RunConfig
@@ -20,7 +21,7 @@ class RunDirError(OpenClawError):
 
 @dataclass(frozen=True, slots=True)
 class RunSecrets:
-    """Keys made for one run; secrets.json is readable by its owner only."""
+    """Keys of one run; secrets.json is readable by its owner only."""
 
     api_key: str
     """For clients of the gateway."""
@@ -30,6 +31,8 @@ class RunSecrets:
     """Keeps jobs and workers of others, and of earlier runs, off this run's Ray."""
     named_keys: dict[str, str] = field(default_factory=dict)
     """More keys for clients of the gateway, by name: people and programs each with one of their own."""
+    external_keys: dict[str, str] = field(default_factory=dict)
+    """Keys of others' services that the run uses, by what for: ``judge``, ``simulator``. Not made here."""
 
     @property
     def all_keys(self) -> dict[str, str]:
@@ -68,6 +71,11 @@ class RunDir:
         return self.path / "summary.json"
 
     @property
+    def tables(self) -> Path:
+        """What the loss saw of every token, a file a step (inspection/tables.py)."""
+        return self.path / "tables"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -103,10 +111,11 @@ class RunDir:
             raise RunDirError(f"{self.path} is no run directory: it has no {file.name}") from None
 
 
-def create_run(config: RunConfig, run_id: str) -> RunDir:
+def create_run(config: RunConfig, run_id: str, external_keys: Mapping[str, str] | None = None) -> RunDir:
     """Make ``<paths.runs>/<run_id>/`` with its config.json and keys, or take it as it is if the configuration is the same.
 
-    Paths are stored absolute: the service and the feeder have other working directories.
+    Paths are stored absolute: the service and the feeder have other working directories. ``external_keys`` are laid over
+    those that the run has, since keys of others' services may be changed between two starts.
 
     Raises:
         RunDirError: ``run_id`` is no plain name, or that run exists with another configuration.
@@ -115,17 +124,30 @@ def create_run(config: RunConfig, run_id: str) -> RunDir:
         raise RunDirError(
             f"run id {run_id!r}: allowed are 1 to 64 letters, digits, '.', '_' and '-', beginning with a letter or digit"
         )
-    paths = {name: path.absolute() for name, path in config.paths}
-    config = config.model_copy(update={"paths": config.paths.model_copy(update=paths)})
+    config = _with_absolute_paths(config)
     run = RunDir(config.paths.runs / run_id)
     if run.config_file.exists():
         _refuse_another(run, config)
+        if external_keys:
+            keys = run.secrets()
+            write_secrets(run, replace(keys, external_keys={**keys.external_keys, **external_keys}))
     else:
         run.logs.mkdir(parents=True, exist_ok=True)
-        keys = RunSecrets(f"sk-{secrets.token_urlsafe(24)}", secrets.token_urlsafe(24), secrets.token_hex(32))
-        _write_whole(run.secrets_file, json.dumps(asdict(keys), indent=2), mode=0o600)
+        own = f"sk-{secrets.token_urlsafe(24)}", secrets.token_urlsafe(24), secrets.token_hex(32)
+        write_secrets(run, RunSecrets(*own, external_keys=dict(external_keys or {})))
         _write_whole(run.config_file, config.model_dump_json(indent=2), mode=0o644)
     return run
+
+
+def read_key(file: Path) -> str:
+    """The key that a file of one line holds. Raises RunDirError."""
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise RunDirError(f"key file {file} cannot be read: {error}") from error
+    if not key or len(key.split()) > 1:
+        raise RunDirError(f"key file {file} must hold one key and nothing else")
+    return key
 
 
 def find_run(runs: Path, run_id: str) -> RunDir:
@@ -137,10 +159,24 @@ def find_run(runs: Path, run_id: str) -> RunDir:
     return run
 
 
+def existing_run(name: str, runs: Path) -> RunDir:
+    """A run by its id or its directory. Raises RunDirError naming those that exist."""
+    return RunDir(Path(name)) if (Path(name) / "config.json").exists() else find_run(runs, name)
+
+
 def list_runs(runs: Path) -> list[RunDir]:
     """All runs below ``runs``, oldest first."""
     configs = sorted(runs.absolute().glob("*/config.json"), key=lambda file: file.stat().st_mtime)
     return [RunDir(file.parent) for file in configs]
+
+
+def _with_absolute_paths(config: RunConfig) -> RunConfig:
+    paths = {name: path.absolute() for name, path in config.paths}
+    update: dict[str, object] = {"paths": config.paths.model_copy(update=paths)}
+    if "/" in config.feeder.persona_set:
+        personas = str(Path(config.feeder.persona_set).absolute())
+        update["feeder"] = config.feeder.model_copy(update={"persona_set": personas})
+    return config.model_copy(update=update)
 
 
 def _refuse_another(run: RunDir, config: RunConfig) -> None:
@@ -151,6 +187,11 @@ def _refuse_another(run: RunDir, config: RunConfig) -> None:
                 f"run {run.run_id!r} exists with another configuration: {section} is {there[section]!r} there, "
                 f"{value!r} here; choose another run id, or give the same parameters to resume it"
             )
+
+
+def write_secrets(run: RunDir, keys: RunSecrets) -> None:
+    """Replace the run's keys; readable by their owner only."""
+    _write_whole(run.secrets_file, json.dumps(asdict(keys), indent=2), mode=0o600)
 
 
 def _write_whole(file: Path, text: str, mode: int) -> None:

@@ -1,19 +1,19 @@
-"""The feeder's view of the gateway: the stock OpenAI client, with our headers and our patience."""
+"""The feeder's view of the gateway: the stock OpenAI client, with our headers."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import openai
+import structlog
 
 from openclaw_core.config.schema import RunConfig
-from openclaw_core.feeder.backoff import KEY_STATUSES, PASSING_STATUSES, Backoff, Unavailable
-from openclaw_core.feeder.errors import FeederError, TaskFailed
+from openclaw_core.feeder.patient import PatientClient
 from openclaw_core.types import FinishReason, Message, TurnType
 
-T = TypeVar("T")
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,14 @@ class GatewayClient:
 
     def __init__(self, config: RunConfig, base_url: str, api_key: str) -> None:
         self._model = config.model.name
-        self._base_url = base_url
-        self._timeout_s = config.rollout.hold_max_s + config.engine.deadline_s
-        self._backoff = Backoff(deadline_s=self._timeout_s + config.cluster.start_deadline_s)
-        self._openai = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=self._timeout_s, max_retries=0)
+        timeout_s = config.rollout.hold_max_s + config.engine.deadline_s
+        patience_s = timeout_s + config.cluster.start_deadline_s
+        self._client = PatientClient(base_url, api_key, timeout_s=timeout_s, patience_s=patience_s)
+        self._knows_sessions = True
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._openai.close()
+        await self._client.aclose()
 
     async def chat(
         self, messages: Sequence[Message], turn_type: TurnType, session_id: str | None = None, **sampling: Any
@@ -58,7 +58,7 @@ class GatewayClient:
         headers = {"X-Turn-Type": turn_type.value}
         if session_id is not None:
             headers["X-Session-Id"] = session_id
-        create = self._openai.chat.completions.with_raw_response.create
+        create = self._client.openai.chat.completions.with_raw_response.create
         body = {"model": self._model, "messages": list(messages), **sampling}
 
         async def ask() -> Answer:
@@ -71,38 +71,26 @@ class GatewayClient:
                 version=None if version is None else int(version),
             )
 
-        return await self._request("chat", ask)
+        return await self._client.request("chat", ask)
 
     async def close_session(self, session_id: str, message: str | None) -> None:
-        """End a session, with the person's last word if there is one. No answer is generated. Raises as ``chat`` does."""
+        """End a session, with the person's last word if there is one. No answer is generated. Raises as ``chat`` does.
+
+        A gateway of another make has no sessions to end; that is logged once, and its sessions are left as they are.
+        """
+        if not self._knows_sessions:
+            return
         body = {"message": None if message is None else {"role": "user", "content": message}}
-        await self._request("close", lambda: self._openai.post(f"/sessions/{session_id}/close", cast_to=object, body=body))
 
-    async def _request(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        async def attempt() -> T:
+        async def close() -> bool:
             try:
-                return await call()
+                await self._client.openai.post(f"/sessions/{session_id}/close", cast_to=object, body=body)
             except openai.APIStatusError as error:
-                if error.status_code in PASSING_STATUSES:
-                    raise Unavailable(error.message, _retry_after_s(error)) from error
-                kind = FeederError if error.status_code in KEY_STATUSES else TaskFailed
-                raise kind(f"{what} request to {self._base_url} was refused: {error.message}") from error
-            except openai.APITimeoutError as error:
-                raise TaskFailed(f"{what} request to {self._base_url} got no answer within {self._timeout_s:g} s") from error
-            except openai.APIConnectionError as error:
-                raise Unavailable(f"no connection: {error.__cause__ or error}") from error
-            except openai.OpenAIError as error:
-                raise TaskFailed(f"{what} request to {self._base_url} got an answer that cannot be read: {error}") from error
+                if error.status_code in (404, 405):  # ours ends sessions that it does not know, too
+                    return False
+                raise
+            return True
 
-        try:
-            return await self._backoff.run(what, attempt)
-        except Unavailable as error:
-            raise TaskFailed(
-                f"{what} request to {self._base_url} failed for {self._backoff.deadline_s:g} s: {error}"
-            ) from error
-
-
-def _retry_after_s(error: openai.APIStatusError) -> float | None:
-    """The header's seconds; its other form, a date, is not used by our gateway."""
-    value = error.response.headers.get("retry-after", "")
-    return float(value) if value.isdecimal() else None
+        self._knows_sessions = await self._client.request("close", close)
+        if not self._knows_sessions:
+            log.warning("gateway_knows_no_sessions", effect="the last words of people are not sent")

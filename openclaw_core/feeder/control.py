@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from openclaw_core.feeder.backoff import KEY_STATUSES, PASSING_STATUSES, Backoff, Unavailable
 from openclaw_core.feeder.errors import FeederError, TaskFailed
+from openclaw_core.feeder.problems import Problem
 from openclaw_core.feeder.simulator import Reaction
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ class ServiceStatus(BaseModel):
 
 
 class ControlClient:
-    """The control API; while the service is away each call is tried again for ``patience_s`` seconds."""
+    """Speaks Bookkeeper by the control API; while the service is away each call is tried again for ``patience_s`` seconds."""
 
     def __init__(self, url: str, token: str, patience_s: float) -> None:
         self._url = url
@@ -42,8 +43,8 @@ class ControlClient:
         """The service's state. Raises FeederError where it does not answer for the client's patience."""
         return await self._patiently("status", self._status)
 
-    async def wait_until_ready(self) -> ServiceStatus:
-        """The state once the service serves (or has finished). Raises FeederError as ``status`` does."""
+    async def begin(self) -> int:
+        """How many problems have been given out, once the service serves or has finished. Raises FeederError."""
 
         async def ready() -> ServiceStatus:
             status = await self._status()
@@ -51,12 +52,31 @@ class ControlClient:
                 raise Unavailable(f"the service is {status.state}" + (f": {status.error}" if status.error else ""))
             return status
 
-        return await self._patiently("status", ready)
+        return (await self._patiently("status", ready)).problems
 
-    async def outcome(self, session_id: str, persona: str, reaction: Reaction, first: bool, problem: int) -> None:
-        """Report how a persona found an answer to problem number ``problem``. Raises TaskFailed or FeederError."""
-        body = {"persona": persona, "satisfied": reaction.satisfied, "relevant": reaction.relevant, "first": first}
-        body["problem"] = problem
+    async def finished(self) -> bool:
+        """The service has done its steps. Raises FeederError as ``status`` does."""
+        return (await self.status()).state == "finished"
+
+    def given(self, problem: Problem) -> None:
+        """The service takes it from the outcomes."""
+
+    def over(self, problem: Problem) -> None:
+        """The service takes it from the outcomes."""
+
+    async def outcome(self, session_id: str, persona: str, reaction: Reaction, first: bool, problem: Problem) -> None:
+        """Report how a persona found an answer. Raises TaskFailed or FeederError.
+
+        The problem's answer goes along so that hints which quote it are refused; it goes to no model.
+        """
+        body = {
+            "persona": persona,
+            "satisfied": reaction.satisfied,
+            "relevant": reaction.relevant,
+            "first": first,
+            "problem": problem.number,
+            "ground_truth": problem.answer,
+        }
 
         async def post() -> None:
             await self._send("POST", f"/sessions/{session_id}/outcome", json=body)

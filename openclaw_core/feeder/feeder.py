@@ -1,7 +1,7 @@
 """The feeder: simulated people who use the gateway as anyone would, problem after problem.
 
-A task is the serial chain of the personas on one problem: each session's last answer is what the next persona quotes.
-``sessions_in_flight`` tasks run at once. Nothing is stored here; what counts is in the service's ledger.
+A task is the serial chain of the personas on one problem: each session's last answer is what the next persona quotes, or
+finds in the files. ``sessions_in_flight`` tasks run at once. Nothing is stored here; what counts is in the service's ledger.
 """
 
 from __future__ import annotations
@@ -10,22 +10,24 @@ import asyncio
 import math
 import random
 import uuid
-from collections import Counter
 from collections.abc import Coroutine, Sequence
-from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
 from typing import Any, Literal, Never, TypeVar
 
 import structlog
 
 from openclaw_core.config.schema import RunConfig
-from openclaw_core.feeder.client import GatewayClient
+from openclaw_core.feeder.bookkeeping import Bookkeeper, PositionFile
+from openclaw_core.feeder.client_driver import open_driver
 from openclaw_core.feeder.control import ControlClient
+from openclaw_core.feeder.driver import Conversation, Driver, TaskSpace
 from openclaw_core.feeder.errors import TaskFailed
+from openclaw_core.feeder.openai_simulator import PlayedPersona, SimulatorModel, system_prompt
 from openclaw_core.feeder.persona import Persona, load_personas
 from openclaw_core.feeder.problems import Problem, ProblemStream, training_problems
-from openclaw_core.feeder.simulator import ScriptedSimulator, Simulator
-from openclaw_core.types import Message, TurnType
+from openclaw_core.feeder.simulator import Reaction, ScriptedSimulator, Simulator
+from openclaw_core.feeder.summary import Counts, FeederSummary
 
 log = structlog.get_logger()
 
@@ -35,72 +37,118 @@ POLL_S = 5.0
 """Between two looks at the service's state."""
 LONGEST_PAUSE_S = 60.0
 """After tasks that failed one after the other."""
-
-
-@dataclass(frozen=True, slots=True)
-class FeederSummary:
-    """What a feeder did until it ended. ``turns`` counts answers, ``satisfied`` sessions that ended with thanks."""
-
-    ended: Literal["stopped", "finished"]
-    tasks: int = 0
-    sessions: int = 0
-    turns: int = 0
-    satisfied: int = 0
-    failures: int = 0
+TELL_S = 60.0
+"""Between two lines in the log about what was done so far."""
 
 
 async def run_feeder(
-    config: RunConfig, base_url: str, api_key: str, control_url: str, control_token: str, stop: asyncio.Event
+    config: RunConfig,
+    base_url: str,
+    api_key: str,
+    control_url: str,
+    control_token: str,
+    stop: asyncio.Event,
+    simulator_key: str | None = None,
 ) -> FeederSummary:
-    """Feed the gateway at ``base_url`` (with ``/v1``) until ``stop`` is set or the service has finished its steps.
+    """Feed a run's gateway at ``base_url`` (with ``/v1``) until ``stop`` is set or the service has finished its steps.
 
     Waits for the service first. A feeder that is started again in a resumed run goes on where the one before it was.
+    ``simulator_key``: of the API of ``feeder.simulator=openai``.
 
     Raises:
         PersonaError, ProblemError: bad personas or problems; nothing was sent.
-        FeederError: the service is away for too long, or does not accept the key.
+        FeederError: the service is away for too long, or a key is missing or not accepted.
     """
-    personas = load_personas(config.feeder.persona_set, config.feeder.personas)
     patience_s = config.rollout.hold_max_s + config.cluster.start_deadline_s
-    async with (
-        aclosing(GatewayClient(config, base_url, api_key)) as gateway,
-        aclosing(ControlClient(control_url, control_token, patience_s)) as control,
-    ):
-        feeder = Feeder(config, personas, gateway, control)
+    books = ControlClient(control_url, control_token, patience_s)
+    return await _feed(config, base_url, api_key, books, stop, simulator_key)
+
+
+async def feed_gateway(
+    config: RunConfig,
+    base_url: str,
+    api_key: str,
+    stop: asyncio.Event,
+    simulator_key: str | None = None,
+    position_file: Path | None = None,
+) -> FeederSummary:
+    """Feed any OpenAI-compatible gateway until ``stop`` is set or ``feeder.epochs`` are over.
+
+    There is no service that counts: the place in the problems is kept in ``position_file``, if one is given. Raises as
+    ``run_feeder`` does.
+    """
+    return await _feed(config, base_url, api_key, PositionFile(config.feeder, position_file), stop, simulator_key)
+
+
+async def _feed(
+    config: RunConfig, base_url: str, api_key: str, books: Bookkeeper, stop: asyncio.Event, simulator_key: str | None
+) -> FeederSummary:
+    personas = load_personas(config.feeder.persona_set, config.feeder.personas)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(aclosing(books))
+        model = None
+        if config.feeder.simulator == "openai":
+            for persona in personas:
+                system_prompt(persona, "")
+            model = await stack.enter_async_context(aclosing(SimulatorModel(config.feeder, simulator_key)))
+        driver = await stack.enter_async_context(aclosing(open_driver(config, base_url, api_key)))
+        feeder = Feeder(config, personas, driver, books, model)
         ended = await _first_of(feeder.run(), _stopped(stop))
-        summary = FeederSummary(ended, **feeder.counts)
-    log.info("feeder_ended", **asdict(summary))
+        summary = feeder.counts.summary(ended)
+    log.info("feeder_ended", **summary.as_json())
     return summary
 
 
 class Feeder:
-    """The tasks in flight, and what they have done so far."""
+    """The tasks in flight, and what they have done so far. ``model``: who plays the people; None: their files' texts."""
 
-    def __init__(self, config: RunConfig, personas: Sequence[Persona], gateway: GatewayClient, control: ControlClient) -> None:
-        self._config = config
+    def __init__(
+        self,
+        config: RunConfig,
+        personas: Sequence[Persona],
+        driver: Driver,
+        books: Bookkeeper,
+        model: SimulatorModel | None = None,
+    ) -> None:
+        self._config = config.feeder
+        self._run_config = config
         self._personas = personas
-        self._gateway = gateway
-        self._control = control
+        self._driver = driver
+        self._books = books
+        self._model = model
+        self._with_files = config.feeder.driver == "openclaw_cli"
         self._tag = uuid.uuid4().hex[:8]
         self._past_first_session = [asyncio.Event() for _ in range(config.feeder.sessions_in_flight)]
-        self.counts: Counter[str] = Counter()
-        """By the names of FeederSummary."""
+        self.counts = Counts()
 
-    async def run(self) -> Literal["finished"]:
-        """Feed until the service has finished. Raises FeederError."""
-        status = await self._control.wait_until_ready()
-        problems = training_problems(self._config, position=status.problems)
-        log.info("feeder_started", position=status.problems, tasks=len(self._past_first_session))
-        workers = [self._work(index, problems) for index in range(len(self._past_first_session))]
-        return await _first_of(self._finished(), *workers)
+    async def run(self) -> Literal["finished", "exhausted"]:
+        """Feed until the service has finished or the problems are over. Raises FeederError."""
+        position = await self._books.begin()
+        problems = await asyncio.to_thread(training_problems, self._run_config, position)
+        log.info("feeder_started", position=position, tasks=len(self._past_first_session))
+        return await _first_of(self._finished(), self._exhausted(problems), self._tell())
 
     async def _finished(self) -> Literal["finished"]:
-        while (await self._control.status()).state != "finished":
+        while not await self._books.finished():
             await asyncio.sleep(POLL_S)
         return "finished"
 
-    async def _work(self, index: int, problems: ProblemStream) -> Never:
-        """Tasks one after the other, for ever; one that fails is logged, and the next begins after a pause.
+    async def _tell(self) -> Never:
+        while True:
+            await asyncio.sleep(TELL_S)
+            log.info("feeder_progress", **{k: v for k, v in self.counts.summary("stopped").as_json().items() if k != "ended"})
+
+    async def _exhausted(self, problems: ProblemStream) -> Literal["exhausted"]:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index in range(len(self._past_first_session)):
+                    group.create_task(self._work(index, problems))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+        return "exhausted"
+
+    async def _work(self, index: int, problems: ProblemStream) -> None:
+        """Tasks one after the other; one that fails is logged, and the next begins after a pause.
 
         The first tasks start in waves, one a persona, each once the wave before is past its first session. Else all
         would go through the personas in step, and the first batches would hold one persona only.
@@ -109,50 +157,70 @@ class Feeder:
         if index >= wave:
             await self._past_first_session[index - wave].wait()
         failures_in_a_row = 0
-        while True:
-            problem = next(problems)
+        for problem in problems:
+            self._books.given(problem)
             try:
                 await self._task(problem, self._past_first_session[index])
                 failures_in_a_row = 0
-                self.counts["tasks"] += 1
+                self.counts.add(tasks=1)
             except TaskFailed as error:
                 failures_in_a_row += 1
-                self.counts["failures"] += 1
+                self.counts.add(failures=1)
                 self._past_first_session[index].set()
                 log.warning("task_failed", problem=problem.problem_id, in_a_row=failures_in_a_row, reason=str(error))
+            self._books.over(problem)
+            if failures_in_a_row:
                 await asyncio.sleep(min(LONGEST_PAUSE_S, 2.0 ** min(failures_in_a_row, 10)))
+        self._past_first_session[index].set()
 
     async def _task(self, problem: Problem, past_first_session: asyncio.Event) -> None:
         """One session of each persona; each gets to quote the last answer of the session before. Raises TaskFailed."""
         previous = ""
-        for persona in self._personas:
-            previous = await self._session(persona, problem, previous)
-            past_first_session.set()
+        files = {name: text for persona in self._personas for name, text in persona.brings(problem.question).items()}
+        async with self._driver.task(f"{problem.problem_id}-{self._tag}", files if self._with_files else {}) as space:
+            for persona in self._personas:
+                previous = await self._session(space, persona, problem, previous)
+                past_first_session.set()
 
-    async def _session(self, persona: Persona, problem: Problem, previous: str) -> str:
-        """Talk until the persona is satisfied or ``max_turns`` answers were had; the last one is returned."""
+    async def _session(self, space: TaskSpace, persona: Persona, problem: Problem, previous: str) -> str:
+        """Talk until the persona is done or ``max_turns`` answers were had; the last one is returned."""
         session_id = f"{persona.name}-{problem.problem_id}-{self._tag}"
         person = self._person(persona, problem, previous)
-        messages: list[Message] = [{"role": "user", "content": await person.first()}]
-        turns = 0
-        while True:
-            answer = await self._gateway.chat(messages, TurnType.MAIN, session_id)
-            reaction = await person.react(answer.text)
-            turns += 1
-            self.counts["turns"] += 1
-            await self._control.outcome(session_id, persona.name, reaction, first=turns == 1, problem=problem.number)
-            if reaction.satisfied or turns == self._config.feeder.max_turns:
-                break
-            messages += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": reaction.message}]
-        await self._gateway.close_session(session_id, reaction.message)
-        self.counts["sessions"] += 1
-        self.counts["satisfied"] += reaction.satisfied
+        message, turns = await person.first(), 0
+        async with space.converse(session_id) as conversation:
+            while True:
+                answer = await conversation.say(message)
+                reaction = await person.react(answer.text)
+                turns += 1
+                self.counts.add(turns=1, satisfied_first=turns == 1 and reaction.satisfied)
+                await self._books.outcome(session_id, persona.name, reaction, first=turns == 1, problem=problem)
+                if reaction.done or turns == self._config.max_turns:
+                    break
+                message = reaction.message
+            await self._part(conversation, persona, reaction)
+        self.counts.add(sessions=1, satisfied=reaction.satisfied, done=reaction.done)
         log.info("session_ended", session=session_id, persona=persona.name, turns=turns, satisfied=reaction.satisfied)
         return answer.text
 
+    async def _part(self, conversation: Conversation, persona: Persona, reaction: Reaction) -> None:
+        """Say the last word. With files the result is written down first, liked or not: the next person looks for it there."""
+        request = persona.closing_request if self._with_files else None
+        if request is None:
+            await conversation.close(reaction.message)
+            return
+        sentinel = persona.sentinel if reaction.done else None
+        words = reaction.message.replace(sentinel, "").strip() if sentinel else reaction.message
+        await conversation.say(f"{words} {request}".strip())
+        self.counts.add(turns=1)
+        await conversation.close(sentinel)
+
     def _person(self, persona: Persona, problem: Problem, previous: str) -> Simulator:
-        rng = random.Random(f"{self._config.feeder.seed}/{problem.problem_id}/{persona.name}")
-        return ScriptedSimulator(persona, problem.question, previous, self._config.feeder.quote_words, rng)
+        words = self._config.quote_words
+        if self._model is not None:
+            opening = persona.open(problem.question, previous, words, self._with_files)
+            return PlayedPersona(persona, problem, opening, self._model)
+        rng = random.Random(f"{self._config.seed}/{problem.problem_id}/{persona.name}")
+        return ScriptedSimulator(persona, problem.question, previous, words, rng, self._with_files)
 
 
 async def _stopped(stop: asyncio.Event) -> Literal["stopped"]:

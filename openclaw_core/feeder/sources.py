@@ -1,20 +1,26 @@
-"""Where word problems come from: a generator, or a file in the form of GSM8K."""
+"""Where word problems come from: a generator, a file, or a data set of the Hugging Face hub."""
 
 from __future__ import annotations
 
-import json
 import random
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Literal, Protocol
 
 from openclaw_core.feeder.errors import ProblemError
+from openclaw_core.feeder.rows import Candidate, read_problems
 
 Split = Literal["train", "held_out"]
-Candidate = tuple[str, str]
-"""Question and answer."""
+
+GSM8K = "hf://openai/gsm8k/main"
+ALLOWED = (
+    "gsm_symbolic, gsm8k, hf://<org>/<name>[@<revision>][/<folder>], or file:///<problems> ending in .json, .jsonl or .parquet"
+)
 
 
 class ProblemSource(Protocol):
@@ -23,6 +29,11 @@ class ProblemSource(Protocol):
     @property
     def name(self) -> str:
         """Short name, part of the problems' ids."""
+        ...
+
+    @property
+    def endless(self) -> bool:
+        """The first pass does not end."""
         ...
 
     def passes(self, split: Split, seed: int) -> Iterator[Iterator[Candidate]]:
@@ -38,6 +49,7 @@ class GsmSymbolic:
     """
 
     name: str = "gsm_symbolic"
+    endless: bool = True
 
     CHUNK = 400
     SEED_STRIDE = 10_000_000
@@ -62,12 +74,23 @@ class GsmSymbolic:
             base += self.CHUNK
 
 
-@dataclass(frozen=True)
-class GsmFile:
-    """A JSONL file with ``question`` and ``answer`` (the result after ``####``): endless passes, each shuffled anew.
+class Shuffled(ABC):
+    """Finite problems: endless passes, each shuffled anew."""
 
-    Both splits come from the same rows; a training stream excludes the held-out questions by their text.
-    """
+    endless = False
+
+    def passes(self, split: Split, seed: int) -> Iterator[Iterator[Candidate]]:
+        # Read at once, not at the first problem: whoever opens the stream waits for a download, nobody who asks for a problem.
+        rows, rng = self._rows(split), random.Random(f"{split}:{seed}")
+        return (iter(rng.sample(rows, len(rows))) for _ in count())
+
+    @abstractmethod
+    def _rows(self, split: Split) -> list[Candidate]: ...
+
+
+@dataclass(frozen=True)
+class ProblemFile(Shuffled):
+    """A file on this machine. Both splits come from its rows; a training stream excludes the held-out ones by their text."""
 
     path: Path
 
@@ -75,37 +98,78 @@ class GsmFile:
     def name(self) -> str:
         return self.path.stem
 
-    def passes(self, split: Split, seed: int) -> Iterator[Iterator[Candidate]]:
-        rng = random.Random(f"{split}:{seed}")
-        while True:
-            yield iter(rng.sample(self._rows, len(self._rows)))
+    def _rows(self, split: Split) -> list[Candidate]:
+        return self._all
 
     @cached_property
-    def _rows(self) -> list[Candidate]:
-        try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise ProblemError(f"problem file {self.path} cannot be read: {error}") from error
-        rows = [self._row(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-        if not rows:
-            raise ProblemError(f"problem file {self.path} holds no problems")
-        return rows
+    def _all(self) -> list[Candidate]:
+        return read_problems(self.path)
 
-    def _row(self, number: int, line: str) -> Candidate:
+
+@dataclass(frozen=True)
+class HubProblems(Shuffled):
+    """Parquet files of a data set on the hub, cached as the hub's own client caches.
+
+    Their names say which split they are of, as in ``train-00000-of-00001.parquet``. Held-out problems come from test, or from
+    validation, or else from train; a training stream excludes them by their text anyway.
+    """
+
+    repository: str
+    revision: str | None
+    folder: str | None
+
+    FOLDERS = ("main", "default", "data")
+    """Where the files are looked for when no folder is named; the first that has some counts."""
+
+    @property
+    def name(self) -> str:
+        return self.repository.rpartition("/")[2]
+
+    def _rows(self, split: Split) -> list[Candidate]:
+        wanted = ("test", "validation", "train") if split == "held_out" else ("train",)
+        by_split = {name: [file for file in self._files if re.match(rf"{name}\b", file.name)] for name in wanted}
+        found = next((files for files in by_split.values() if files), None)
+        if found is None:
+            there = ", ".join(file.name for file in self._files)
+            raise ProblemError(f"{self._spec} has no file of the split {' or '.join(wanted)}; its Parquet files are: {there}")
+        return [row for file in found for row in read_problems(file)]
+
+    @property
+    def _spec(self) -> str:
+        revision, folder = self.revision and f"@{self.revision}", self.folder and f"/{self.folder}"
+        return f"hf://{self.repository}{revision or ''}{folder or ''}"
+
+    @cached_property
+    def _files(self) -> list[Path]:
+        folders = self.FOLDERS if self.folder is None else (self.folder,)
+        root = self._download([f"{folder}/*.parquet" for folder in folders])
+        for folder in folders:
+            if files := sorted((root / folder).glob("*.parquet")):
+                return files
+        raise ProblemError(f"{self._spec} has no Parquet files in the folder {' or '.join(folders)}; name another: {ALLOWED}")
+
+    def _download(self, patterns: list[str]) -> Path:
         try:
-            row = json.loads(line)
-            question, solution = row["question"], row["answer"]
-            return question.strip(), solution.rpartition("####")[2].strip().replace(",", "")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            from huggingface_hub import snapshot_download
+            from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+        except ImportError as error:
+            raise ProblemError(f"{self._spec} needs the package huggingface_hub; install the extra 'data'") from error
+        try:
+            path = snapshot_download(self.repository, repo_type="dataset", revision=self.revision, allow_patterns=patterns)
+        except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
             raise ProblemError(
-                f'{self.path}, line {number}: not of the form {{"question": "...", "answer": "... #### 42"}}'
+                f"{self._spec} cannot be downloaded: {error}. Check name, revision, access and network, or give the problems "
+                f"as a file: {ALLOWED}"
             ) from error
+        return Path(path)
 
 
 def open_source(spec: str) -> ProblemSource:
-    """``gsm_symbolic``, or ``file://<path>.jsonl`` for a file in the form of GSM8K. Raises ProblemError."""
+    """The source that ``feeder.problems`` names; nothing is read yet. Raises ProblemError for a name of no known form."""
     if spec == "gsm_symbolic":
         return GsmSymbolic()
     if spec.startswith("file://"):
-        return GsmFile(Path(spec.removeprefix("file://")))
-    raise ProblemError(f"no problem source {spec!r}; there are: gsm_symbolic, file://<path>.jsonl (the form of GSM8K)")
+        return ProblemFile(Path(spec.removeprefix("file://")))
+    if match := re.fullmatch(r"hf://([\w.-]+/[\w.-]+)(?:@([\w.-]+))?(?:/([\w.-]+))?", GSM8K if spec == "gsm8k" else spec):
+        return HubProblems(*match.groups())
+    raise ProblemError(f"no problem source {spec!r}; there are: {ALLOWED}")
