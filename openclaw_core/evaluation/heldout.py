@@ -12,26 +12,25 @@ import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
 
 import structlog
 from pydantic import ValidationError
 
 from openclaw_core.config.schema import RunConfig
-from openclaw_core.evaluation.report import EvalReport, EvaluationError, Finding, Record, Tally
+from openclaw_core.evaluation.asking import SEED_STRIDE, first_answer
+from openclaw_core.evaluation.record import EvaluationError, Record
+from openclaw_core.evaluation.report import EvalReport, Finding, Tally
 from openclaw_core.feeder.client import Answer, GatewayClient
 from openclaw_core.feeder.persona import Persona, load_personas
 from openclaw_core.feeder.problems import held_out_problems
-from openclaw_core.feeder.rules import is_relevant, satisfies, word_count
-from openclaw_core.types import TurnType
+from openclaw_core.feeder.rules import is_relevant, satisfies
+from openclaw_core.feeder.texts import word_count
 
 log = structlog.get_logger()
 
 HELD_OUT_FILE = "heldout.json"
 SAMPLES = 3
 """Answers of each persona that a report shows."""
-SEED_STRIDE = 1_000_000
-"""Between the seeds of two personas: more than any number of problems."""
 
 
 class HeldOut(Record):
@@ -80,9 +79,9 @@ async def evaluate(
 
     directory.mkdir(parents=True, exist_ok=True)
     if known is None:
-        _write(directory / HELD_OUT_FILE, HeldOut(questions=questions, messages=messages))
+        HeldOut(questions=questions, messages=messages).write(directory / HELD_OUT_FILE)
     report = _report(config, label, findings)
-    _write(report_file, report)
+    report.write(report_file)
     return report
 
 
@@ -94,14 +93,10 @@ def _open(config: RunConfig, persona: Persona, questions: Sequence[str], previou
 async def _ask(config: RunConfig, gateway: GatewayClient, messages: Sequence[str], first_seed: int) -> list[Answer]:
     """One answer to each message, sampled as the preset samples, at most ``evaluation.concurrency`` at once."""
     places = asyncio.Semaphore(config.evaluation.concurrency)
-    rollout = config.rollout
-    sampling: dict[str, Any] = {"temperature": rollout.temperature, "max_tokens": rollout.max_response_tokens}
-    if rollout.repetition_penalty != 1.0:
-        sampling["extra_body"] = {"repetition_penalty": rollout.repetition_penalty}
 
     async def ask(message: str, seed: int) -> Answer:
         async with places:
-            return await gateway.chat([{"role": "user", "content": message}], TurnType.SIDE, seed=seed, **sampling)
+            return await first_answer(config, gateway, message, seed)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -161,10 +156,3 @@ def _require_fit(prompts: HeldOut, questions: tuple[str, ...], personas: Sequenc
             f"the stored prompts are {len(prompts.questions)} questions for {', '.join(prompts.messages)}, the configuration "
             f"asks for {len(questions)} for {', '.join(names)}, or for others; evaluate with the run's own configuration"
         )
-
-
-def _write(path: Path, record: Record) -> None:
-    """Whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    part.replace(path)

@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, TypedDict
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from openclaw_core.errors import OpenClawError
+from openclaw_core.evaluation.record import EvaluationError, Record
 from openclaw_core.evaluation.wilson import Interval, newcombe, wilson
-
-
-class EvaluationError(OpenClawError):
-    """An evaluation cannot be made or compared; the message says what does not fit."""
-
-
-class Record(BaseModel):
-    """A stored part of an evaluation."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Finding(Record):
@@ -48,6 +38,11 @@ class Tally(Record):
     relevant_interval: Interval
     mean_words: float
     truncated_share: float
+
+    @property
+    def truncated(self) -> int:
+        """Answers that hit the length limit."""
+        return round(self.truncated_share * self.n)  # exact: the share is a count over n
 
     @classmethod
     def of(cls, findings: Sequence[Finding]) -> Self:
@@ -95,12 +90,25 @@ class EvalReport(Record):
             raise EvaluationError(f"evaluation report {path} cannot be read: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A share before and after, and the 95 % Newcombe interval ``low`` to ``high`` of the difference."""
+class Share(TypedDict):
+    """A share before and after, with 95 % intervals of both and of the difference; JSON-able."""
 
     before: float
+    before_interval: Interval
     after: float
+    after_interval: Interval
+    difference: float
+    difference_interval: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A share before and after with Wilson intervals, and the Newcombe interval ``low`` to ``high`` of the difference; 95 %."""
+
+    before: float
+    before_interval: Interval
+    after: float
+    after_interval: Interval
     difference: float
     low: float
     high: float
@@ -110,7 +118,18 @@ class Difference:
         """The difference of two counted shares."""
         p, q = before / n_before, after / n_after
         low, high = newcombe(before, n_before, after, n_after)
-        return cls(before=p, after=q, difference=q - p, low=low, high=high)
+        return cls(p, wilson(before, n_before), q, wilson(after, n_after), q - p, low, high)
+
+    def as_share(self) -> Share:
+        """For files."""
+        return {
+            "before": self.before,
+            "before_interval": self.before_interval,
+            "after": self.after,
+            "after_interval": self.after_interval,
+            "difference": self.difference,
+            "difference_interval": (self.low, self.high),
+        }
 
 
 @dataclass(frozen=True)
@@ -119,6 +138,8 @@ class Change:
 
     satisfied: Difference
     relevant: Difference
+    truncated: Difference
+    """Answers that were cut off at the length limit."""
 
     @classmethod
     def of(cls, before: Tally, after: Tally) -> Self:
@@ -126,23 +147,22 @@ class Change:
         return cls(
             satisfied=Difference.of(before.satisfied, before.n, after.satisfied, after.n),
             relevant=Difference.of(before.relevant, before.n, after.relevant, after.n),
+            truncated=Difference.of(before.truncated, before.n, after.truncated, after.n),
         )
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Change):
     """The change over all personas together, and of each."""
 
-    satisfied: Difference
-    relevant: Difference
     personas: Mapping[str, Change]
 
 
 def compare(before: EvalReport, after: EvalReport) -> Comparison:
-    """How the satisfied and the relevant share changed. Raises EvaluationError unless both asked the same personas."""
+    """How the shares changed. Raises EvaluationError unless both asked the same personas."""
     if before.personas.keys() != after.personas.keys():
         asked = [f"{report.label} asked {', '.join(report.personas)}" for report in (before, after)]
         raise EvaluationError(f"{' but '.join(asked)}: not comparable")
     total = Change.of(before.total, after.total)
     personas = {name: Change.of(before.personas[name], after.personas[name]) for name in before.personas}
-    return Comparison(satisfied=total.satisfied, relevant=total.relevant, personas=personas)
+    return Comparison(total.satisfied, total.relevant, total.truncated, personas)
