@@ -13,7 +13,7 @@ from openclaw_core.losses.errors import LossError
 from openclaw_core.losses.grpo import GrpoInputs, grpo_loss, importance_weight
 from openclaw_core.losses.metrics import Sums, masked_sum
 from openclaw_core.losses.reference_kl import ReferenceKlInputs, reference_kl
-from openclaw_core.losses.topk_opd import OpdInputs, opd_loss
+from openclaw_core.losses.topk_opd import OpdInputs, OpdTargets, opd_loss, opd_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,12 @@ class HybridOutput:
 
     loss: Float[Tensor, ""]
     sums: Sums
+    importance: Float[Tensor, " n"]
+    """c_t; 1 where nothing is corrected."""
+    rewarded: Bool[Tensor, " n"]
+    """Tokens with a GRPO term."""
+    opd: OpdTargets | None
+    """None where nothing is distilled."""
 
 
 def hybrid_loss(inputs: HybridInputs, config: LossConfig) -> HybridOutput:
@@ -64,12 +70,14 @@ def hybrid_loss(inputs: HybridInputs, config: LossConfig) -> HybridOutput:
     importance, sums = importance_weight(inputs.old_logp, inputs.rollout_logp, corrected, config)
     sums |= _token_sums(inputs)
 
+    targets = None
     terms: list[tuple[str, float, tuple[Tensor, Sums]]] = []
     if config.w_rl > 0:
         grpo = GrpoInputs(inputs.cur_logp, inputs.old_logp, inputs.advantage, importance)
         terms.append(("grpo_loss", config.w_rl, grpo_loss(grpo, policy, config)))
     if config.w_opd > 0 and inputs.opd is not None:
-        terms.append(("opd_loss", config.w_opd, opd_loss(inputs.opd, inputs.mask & inputs.opd.has_hint, config)))
+        targets = opd_targets(inputs.opd, inputs.mask & inputs.opd.has_hint, config)
+        terms.append(("opd_loss", config.w_opd, opd_loss(inputs.opd, targets, config)))
     if config.kl_coef > 0 and inputs.ref_logp is not None:
         kl = ReferenceKlInputs(inputs.cur_logp, inputs.ref_logp, importance)
         terms.append(("kl", config.kl_coef, reference_kl(kl, policy)))
@@ -80,7 +88,8 @@ def hybrid_loss(inputs: HybridInputs, config: LossConfig) -> HybridOutput:
         total = (weight * per_token).sum()
         loss = loss + coefficient * total
         sums |= term_sums | {name: total.detach()}
-    return HybridOutput(loss, sums)
+    rewarded = policy if config.w_rl > 0 else torch.zeros_like(policy)
+    return HybridOutput(loss, sums, importance, rewarded, targets)
 
 
 def _token_sums(inputs: HybridInputs) -> Sums:

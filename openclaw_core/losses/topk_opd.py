@@ -37,11 +37,24 @@ class OpdInputs:
     """O[c*, t], for its metric."""
 
 
-def opd_loss(inputs: OpdInputs, rows: Bool[Tensor, " n"], config: LossConfig) -> tuple[Float[Tensor, " n"], Sums]:
-    """L^OPD_t = sum over S_t of max(-A_v rho_v, -A_v clip(rho_v)) on ``rows``, 0 elsewhere, and the sums of its metrics.
+@dataclass(frozen=True, slots=True)
+class OpdTargets:
+    """What the teacher asks of each id of a support; detached, and 0 where nothing is asked."""
 
-    An empty support gives 0. Log-probs stay those of the full vocabulary; only w is normalised inside S_t.
-    """
+    rows: Bool[Tensor, " n"]
+    """Tokens that are distilled."""
+    valid: Bool[Tensor, "n K"]
+    """Ids of their supports."""
+    weight: Float[Tensor, "n K"]
+    """w_v"""
+    delta: Float[Tensor, "n K"]
+    """After the clip."""
+    advantage: Float[Tensor, "n K"]
+    """A_v"""
+
+
+def opd_targets(inputs: OpdInputs, rows: Bool[Tensor, " n"], config: LossConfig) -> OpdTargets:
+    """w, delta and A_v on ``rows``. Log-probs stay those of the full vocabulary; only w is normalised inside S_t."""
     valid = rows[:, None] & inputs.support
     old = inputs.old_logp.detach()
     # The softmax of a row without support is NaN; where makes it 0, and no gradient runs through w.
@@ -50,13 +63,19 @@ def opd_loss(inputs: OpdInputs, rows: Bool[Tensor, " n"], config: LossConfig) ->
     if config.adv_diff_clip > 0:
         delta = delta.clamp(-config.adv_diff_clip, config.adv_diff_clip)
     centre = (w * delta).sum(-1, keepdim=True) if config.opd_center else 0
-    log_ratio = torch.where(valid, inputs.cur_logp - old, 0)
-    surrogate, clipped = clipped_surrogate(log_ratio, w * (delta - centre), config)
+    return OpdTargets(rows, valid, w, delta, w * (delta - centre))
+
+
+def opd_loss(inputs: OpdInputs, targets: OpdTargets, config: LossConfig) -> tuple[Float[Tensor, " n"], Sums]:
+    """L^OPD_t = sum over S_t of max(-A_v rho_v, -A_v clip(rho_v)), and the sums of its metrics. An empty support gives 0."""
+    rows, valid = targets.rows, targets.valid
+    log_ratio = torch.where(valid, inputs.cur_logp - inputs.old_logp.detach(), 0)
+    surrogate, clipped = clipped_surrogate(log_ratio, targets.advantage, config)
     sums = {
         "opd_tokens": rows.sum(),
         "opd_pairs": valid.sum(),
         "opd_clipped": clipped.sum(),
-        "opd_abs": (w * delta.abs()).sum(),
+        "opd_abs": (targets.weight * targets.delta.abs()).sum(),
         "overlap": masked_sum(inputs.overlap, rows),
         "c_star": masked_sum(inputs.hint, rows),
     }

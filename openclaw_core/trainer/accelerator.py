@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from openclaw_core.config.schema import RunConfig, TrainConfig
+from openclaw_core.config.schema import RunConfig
+from openclaw_core.config.training import TrainConfig
 from openclaw_core.errors import OpenClawError
 from openclaw_core.weights.spec import Dtype, ModelSpec
 

@@ -19,6 +19,7 @@ from openclaw_core.trainer.errors import RankLost, TrainerError
 from openclaw_core.trainer.part_stores import PartStores
 from openclaw_core.trainer.publisher import Publication
 from openclaw_core.trainer.ranks import RankGroup
+from openclaw_core.trainer.token_table import SampleTokens
 from openclaw_core.trainer.worker import RankResult, TrainerWorker
 from openclaw_core.types import DropReason, Sample
 from openclaw_core.weights.publish import PublishedWeights
@@ -35,6 +36,8 @@ class TrainResult:
     metrics: dict[str, Any]
     skipped: bool
     bad_samples: tuple[str, ...]
+    table: tuple[SampleTokens, ...] = ()
+    """What the loss saw of every token, in the batch's order; empty with train.token_tables = 0."""
 
 
 class TrainerGroup:
@@ -89,7 +92,8 @@ class TrainerGroup:
         ``probe``: the engine's own log-probs of some of the samples, for the parity metric; ``scores``: of a separate scorer.
         """
         results: list[RankResult] = await self.ranks.call("train", step, samples, dict(probe), scores)
-        return _merge(results, self._config.train.tensor_parallel, self._config.train.steps_per_rollout)
+        order = {sample.sample_id: index for index, sample in enumerate(samples)}
+        return _merge(results, order, self._config.train.tensor_parallel, self._config.train.steps_per_rollout)
 
     async def weights(self) -> PublishedWeights:
         """The current weights, ready to be published; those of the last call are not any more."""
@@ -128,7 +132,7 @@ class TrainerGroup:
         self._stores.stop()
 
 
-def _merge(results: list[RankResult], tensor_parallel: int, steps: int) -> TrainResult:
+def _merge(results: list[RankResult], order: Mapping[str, int], tensor_parallel: int, steps: int) -> TrainResult:
     """Ranks that share a copy of the model have the same sums and samples: one of each counts."""
     copies = results[::tensor_parallel]
     sums = add_sums(result.sums for result in copies)
@@ -149,4 +153,5 @@ def _merge(results: list[RankResult], tensor_parallel: int, steps: int) -> Train
         "rollout/dropped": dict(Counter(reason.value for reason in masked.values())),
     }
     bad = dict.fromkeys(sample for result in results for sample in result.bad_samples)
-    return TrainResult(metrics, all(skipped), tuple(bad))
+    table = sorted((row for result in copies for row in result.table), key=lambda row: order[row.sample_id])
+    return TrainResult(metrics, all(skipped), tuple(bad), tuple(table))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from openclaw_core.config.schema import OptimizerConfig
+from openclaw_core.config.training import OptimizerConfig
 
 
 def build_optimizer(model: Any, config: OptimizerConfig, *, bf16: bool, distributed: bool) -> Any:

@@ -120,10 +120,6 @@ class PartStore:
 
         return retain(self._root, names)
 
-    def remove(self, directory: str) -> None:
-        """Remove this host's parts of one checkpoint."""
-        remove(self._below(directory))
-
     def _below(self, path: str) -> Path:
         full = (self._root / path).resolve()
         if full == self._root or not full.is_relative_to(self._root):

@@ -6,9 +6,9 @@ process-wide), so nothing else lives in it, and what imports megatron is importe
 
 from __future__ import annotations
 
-import os
 import socket
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from openclaw_core.weights.spec import ModelSpec
 log = structlog.get_logger(__name__)
 
 
-class Rank:
+class Rank(ABC):
     """See the module's docstring. Calls come one at a time and on every rank of the group alike.
 
     But for those of a concurrency group: "watch" is answered whatever the rank is doing; so is "publish", in several threads,
@@ -44,10 +44,6 @@ class Rank:
     def where(self) -> tuple[str, float]:
         """What this rank is doing, and for how many seconds; answered whatever it is doing."""
         return self._doing, time.monotonic() - self._since
-
-    def pid(self) -> int:
-        """The process id on its host."""
-        return os.getpid()
 
     def host(self) -> str:
         """The name under which this rank's host keeps its parts of checkpoints."""
@@ -83,9 +79,9 @@ class Rank:
         )
         self.at("ready")
 
+    @abstractmethod
     def build(self, hf_dir: str, base_checkpoint: str) -> None:
         """Make the model, with the start model's weights, and what works with it."""
-        raise NotImplementedError
 
     def at(self, doing: str) -> None:
         """Note what comes next."""

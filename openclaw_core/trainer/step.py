@@ -21,6 +21,7 @@ from openclaw_core.scorer.scoring import Distillation, Scorer, unpack, unpack_re
 from openclaw_core.trainer.heads import ResponseHead
 from openclaw_core.trainer.optimizer import agreed
 from openclaw_core.trainer.packing import MicroBatch
+from openclaw_core.trainer.token_table import SampleTokens, sample_tokens
 from openclaw_core.types import DropReason, Sample
 
 
@@ -35,6 +36,8 @@ class MicroBatchResult:
     loss: Float[Tensor, ""]
     sums: Sums
     masked: dict[str, DropReason]
+    tokens: list[SampleTokens]
+    """What the loss saw of every token; empty where nobody wants to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,24 @@ class Evaluation:
 
 
 class HybridStep:
-    """The loss of micro-batches under ``model``; ``scorer`` works on the same ranks and weights."""
+    """The loss of micro-batches under ``model``; ``scorer`` works on the same ranks and weights.
 
-    def __init__(self, model: torch.nn.Module, scorer: Scorer, head: ResponseHead, config: schema.LossConfig) -> None:
+    ``record_tokens``: hand over, for people, what the loss saw of every token. The gradient is the same to the last bit.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        scorer: Scorer,
+        head: ResponseHead,
+        config: schema.LossConfig,
+        *,
+        record_tokens: bool = False,
+    ) -> None:
         fields = LossConfig.__dataclass_fields__
         self._loss = LossConfig(**{name: value for name, value in config.model_dump().items() if name in fields})
         self._model, self.scorer, self._head, self._config = model, scorer, head, config
+        self._record_tokens = record_tokens
 
     def __call__(
         self,
@@ -96,7 +111,8 @@ class HybridStep:
             opd=opd,
         )
         output = hybrid_loss(inputs, self._loss)
-        return MicroBatchResult(output.loss, output.sums | _parity_sums(batch, old[:, 0], probe), masked)
+        tokens = sample_tokens(batch, inputs, output, now.distillation, masked) if self._record_tokens else []
+        return MicroBatchResult(output.loss, output.sums | _parity_sums(batch, old[:, 0], probe), masked, tokens)
 
     @torch.no_grad()
     def evaluate(self, batch: MicroBatch, scores: Mapping[str, Score] | None = None) -> Evaluation:

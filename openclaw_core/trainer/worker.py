@@ -21,6 +21,7 @@ from openclaw_core.trainer.publisher import Publication, Publisher
 from openclaw_core.trainer.rank import Rank
 from openclaw_core.trainer.retention import CheckpointInfo
 from openclaw_core.trainer.sender import Sender
+from openclaw_core.trainer.token_table import SampleTokens
 from openclaw_core.types import DropReason, Sample
 from openclaw_core.weights.errors import PublishError
 
@@ -47,6 +48,8 @@ class RankResult:
     tokens: int = 0
     positions: int = 0
     """Of this rank's micro-batches, padding included."""
+    table: list[SampleTokens] = field(default_factory=list)
+    """What the loss saw of every token, by the first of the ranks that share a copy of the model; with train.token_tables."""
 
 
 class TrainerWorker(Rank):
@@ -82,7 +85,8 @@ class TrainerWorker(Rank):
         self.multiple = train.tensor_parallel if train.sequence_parallel else 1
         head = response_head(self.spec, config)
         scorer = Scorer(self.model, start, head, config, device=self.accelerator.device, multiple=self.multiple)
-        self.step = HybridStep(self.model, scorer, head, config.loss)
+        record_tokens = train.token_tables > 0 and parallel_state.get_tensor_model_parallel_rank() == 0
+        self.step = HybridStep(self.model, scorer, head, config.loss, record_tokens=record_tokens)
         self.publisher = self._publisher() if self.rank == 0 else None
         self.at("ready")
         log.info("trainer_ready", rank=self.rank, model=str(self.base_checkpoint), dtype=config.model.dtype)
@@ -152,6 +156,7 @@ class TrainerWorker(Rank):
             outcome.loss.backward()
             sums.append({**outcome.sums, "loss": outcome.loss.detach()})
             result.masked |= outcome.masked
+            result.table += outcome.tokens
             if was_finite and not finite(self._gradients()):
                 was_finite = False
                 result.bad_samples += [s.sample_id for s in batch.samples]
