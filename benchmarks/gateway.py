@@ -110,10 +110,10 @@ async def _serve(which: str, directory: Path, token_s: float) -> None:
     engine = InstantEngine(renderer.tokenizer.encode(text, add_special_tokens=False)[:ANSWER_TOKENS], token_s)
     room = WaitingRoom(hold_max_s=120, hold_max_requests=1024)
     ledger = Ledger(directory / "ledger.sqlite")
-    intake = Intake(ledger, build_judge(config), room.notify, config.rollout.reaction_grace_s)
+    intake = Intake(ledger, build_judge(config), room.notify, config, renderer.hint_ids)
     publisher = Publisher(room, engine, config.rollout)
     if which == "gateway":
-        app = create_app(GatewayDeps(config, {"run": KEY}, renderer, engine, room, intake))
+        app = create_app(GatewayDeps(config, lambda: {"run": KEY}, renderer, engine, room, intake))
     else:
         app = direct(engine, renderer)
     before = psutil.Process().memory_info().rss

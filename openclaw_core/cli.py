@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
 import time
 from pathlib import Path
@@ -17,14 +16,20 @@ from typing import Annotated, Any
 
 import typer
 
+from openclaw_core import cli_evaluate, cli_feed, cli_keys, cli_turns
 from openclaw_core.config import ConfigError, load_config
+from openclaw_core.config.env import external_keys
 from openclaw_core.config.load import parse_assignment
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.errors import OpenClawError
 from openclaw_core.log import configure_logging
-from openclaw_core.rundir import RunDir, create_run, find_run
+from openclaw_core.rundir import RunDir, create_run, existing_run
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+app.add_typer(cli_turns.app, name="turns")
+app.add_typer(cli_keys.app, name="keys")
+app.command()(cli_evaluate.evaluate)
+app.command()(cli_feed.feed)
 
 Preset = Annotated[str, typer.Option(help="local-cpu, 4b-2nodes or 32b-8nodes.")]
 Assignments = Annotated[
@@ -57,7 +62,7 @@ def run(
 
     configure_logging()
     config = _config(preset, assignments)
-    run = create_run(config, run_id or f"{preset}-{time.strftime('%Y%m%d-%H%M%S')}")
+    run = create_run(config, run_id or f"{preset}-{time.strftime('%Y%m%d-%H%M%S')}", external_keys())
     typer.echo(f"run {run.run_id} in {run.path}")
     summary = run_all(run.config(), run, typer.echo)
     for what, value in summary_rows(summary):
@@ -74,31 +79,11 @@ def serve(run_dir: RunDirectory) -> None:
 
 
 @app.command()
-def feed(run_dir: RunDirectory) -> None:
-    """Simulated people who use a run's gateway until the run is finished or SIGTERM comes."""
-    from openclaw_core.feeder import run_feeder
-
-    configure_logging()
-    run = RunDir(run_dir)
-    config, keys = run.config(), run.secrets()
-
-    async def until_stopped() -> Any:
-        stop = asyncio.Event()
-        for name in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(name, stop.set)
-        host, ports = config.gateway.host, config.ports
-        gateway, control = f"http://{host}:{ports.gateway}/v1", f"http://{host}:{ports.control}"
-        return await run_feeder(config, gateway, keys.api_key, control, keys.control_token, stop)
-
-    typer.echo(asyncio.run(until_stopped()))
-
-
-@app.command()
 def status(run: RunName, runs: RunsRoot = Path("runs"), as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     """What a run's service is doing, and what it waits for."""
     from openclaw_core.loop.client import ControlClient
 
-    directory = _existing_run(run, runs)
+    directory = existing_run(run, runs)
     with ControlClient.of(directory, directory.config()) as client:
         now = client.status(silence_s=2)
     if as_json:
@@ -110,26 +95,6 @@ def status(run: RunName, runs: RunsRoot = Path("runs"), as_json: Annotated[bool,
         typer.echo(now.advice)
     if now.error:
         typer.echo(f"last error: {now.error}")
-
-
-@app.command()
-def turns(
-    run: RunName, runs: RunsRoot = Path("runs"), limit: int = 10, as_json: Annotated[bool, typer.Option("--json")] = False
-) -> None:
-    """The newest turns of a run: answer, reaction, verdict, hints, and what became of them."""
-    from openclaw_core.ledger import Ledger
-
-    rows = Ledger(_existing_run(run, runs).ledger_file).recent(limit)
-    if as_json:
-        typer.echo(json.dumps(rows))
-        return
-    for row in rows:
-        verdict = "not judged" if row["reward"] is None else f"reward {row['reward']:+d}"
-        typer.echo(f"\n{row['turn_id'][:8]} of {row['session_id']}: {row['status']}, step {row['step'] or '-'}, {verdict}")
-        for name in ("answer", "next_state"):
-            typer.echo(f"  {name}: {' '.join((row[name] or '').split())[:300]}")
-        for hint in row["hints"]:
-            typer.echo(f"  hint: {hint}")
 
 
 @app.command("export-hf")
@@ -144,7 +109,7 @@ def export_hf(
     from openclaw_core.weights.export import export_checkpoint
     from openclaw_core.weights.layout import hf_directory
 
-    directory = _existing_run(run, runs)
+    directory = existing_run(run, runs)
     root = directory.checkpoints
     checkpoint = retention.latest(root) if step is None else retention.step_directory(root, step)
     if checkpoint is None:
@@ -159,7 +124,7 @@ def stop(run: RunName, runs: RunsRoot = Path("runs")) -> None:
     from openclaw_core.stages import teardown
 
     configure_logging()
-    directory = _existing_run(run, runs)
+    directory = existing_run(run, runs)
     typer.echo(teardown(directory.config(), directory)["detail"])
 
 
@@ -205,10 +170,6 @@ def config(preset: Preset = "local-cpu", assignments: Assignments = None) -> Non
             typer.echo(f"{prefix}={json.dumps(node)}")
 
     leaves(tree, "")
-
-
-def _existing_run(name: str, runs: Path) -> RunDir:
-    return RunDir(Path(name)) if (Path(name) / "config.json").exists() else find_run(runs, name)
 
 
 def _config(preset: str, assignments: list[str] | None) -> RunConfig:

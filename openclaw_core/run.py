@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from openclaw_core import stages
 from openclaw_core.config import RunConfig
+from openclaw_core.evaluation.beside import finish_trials, start_trials, stop_trials
 from openclaw_core.feeding import feeder_watch, start_feeder, stop_feeder
 from openclaw_core.loop.client import ControlClient, drive, drive_step, phase_deadlines
 from openclaw_core.loop.summary import Summary, summarise
@@ -28,10 +29,13 @@ def run_all(config: RunConfig, run: RunDir, tell: Tell) -> Summary:
     _tell_result(tell, stages.attach_service(config, run))
     _tell_result(tell, stages.evaluate(config, run, "before"))
     try:
+        start_trials(config, run)
         start_feeder(run)
         _train(config, run, tell)
+        finish_trials(config, run)
     finally:
         stop_feeder(run)
+        stop_trials(run)
     _tell_result(tell, stages.evaluate(config, run, "after"))
     _tell_result(tell, stages.export(config, run))
     summary = summarise(config, run)

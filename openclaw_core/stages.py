@@ -19,6 +19,7 @@ from openclaw_core.cluster.job import ServiceJob, keep_logs
 from openclaw_core.config import RunConfig
 from openclaw_core.errors import OpenClawError
 from openclaw_core.evaluation import evaluate as ask
+from openclaw_core.evaluation.beside import stop_trials
 from openclaw_core.feeding import stop_feeder
 from openclaw_core.loop.client import ControlClient, ControlError, ServiceSilent, ServiceStatus
 from openclaw_core.rundir import RunDir
@@ -164,8 +165,9 @@ def export(config: RunConfig, run: RunDir) -> StageResult:
 
 
 def teardown(config: RunConfig, run: RunDir) -> StageResult:
-    """Stop feeder, service and Ray head. The service ends its phase and writes a checkpoint first."""
+    """Stop feeder, trials, service and Ray head. The service ends its phase and writes a checkpoint first."""
     stop_feeder(run)
+    stop_trials(run)
     if ray_head.find_head(run) is None:
         keep_logs(run)
         ray_head.stop_head(run)

@@ -13,6 +13,7 @@ from openclaw_core.config import RunConfig, load_config
 from openclaw_core.engines.protocol import Engine
 from openclaw_core.gateway.admission import WaitingRoom
 from openclaw_core.gateway.app import GatewayDeps, create_app
+from openclaw_core.gateway.clients import KeySource
 from openclaw_core.gateway.rendering import ChatRenderer
 from openclaw_core.types import DropReason, NextState, Turn
 
@@ -71,12 +72,18 @@ class Gateway:
 
 
 def assemble(
-    renderer: ChatRenderer, engine: Engine, config: RunConfig | None = None, *, pending: Iterable[Turn] = (), **room: Any
+    renderer: ChatRenderer,
+    engine: Engine,
+    config: RunConfig | None = None,
+    *,
+    pending: Iterable[Turn] = (),
+    keys: KeySource = lambda: {"test": API_KEY},
+    **room: Any,
 ) -> Gateway:
     """A gateway whose client speaks to it in this process, without a socket."""
     config, sink = config or tiny_config(), RecordingSink()
     waiting = WaitingRoom(**({"hold_max_s": 5.0, "hold_max_requests": 8} | room))
-    app = create_app(GatewayDeps(config, {"test": API_KEY}, renderer, engine, waiting, sink), pending)
+    app = create_app(GatewayDeps(config, keys, renderer, engine, waiting, sink), pending)
     client = httpx.AsyncClient(
         transport=httpx.ASGITransport(app, raise_app_exceptions=False),
         base_url="http://gateway",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 import openai
 import torch
-import uvicorn
 
 from openclaw_core.config import RunConfig
 from openclaw_core.gateway.admission import WaitingRoom
@@ -19,8 +17,7 @@ from openclaw_core.gateway.app import GatewayDeps, create_app
 from openclaw_core.gateway.rendering import ChatRenderer
 from openclaw_core.weights.checksum import checksum
 from tests.gateway_parts import API_KEY, RecordingSink
-
-START_DEADLINE_S = 30.0
+from tests.serving import START_DEADLINE_S, serving_app
 
 
 @dataclass
@@ -67,13 +64,6 @@ async def serve(
     """With a ``batch_size``, turns whose reaction is known hold places in the batch: those in ``sink.judging``."""
     sink = RecordingSink()
     room = WaitingRoom(hold_max_s=30.0, hold_max_requests=64, batch_size=batch_size, occupancy=lambda: len(sink.judging))
-    app = create_app(GatewayDeps(config, keys or {"test": API_KEY}, renderer, engine, room, sink))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        task = asyncio.create_task(server.serve(sockets=[listener]))
-        async with asyncio.timeout(START_DEADLINE_S):
-            while not server.started:
-                await asyncio.sleep(0.01)
-        yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}/v1", config, sink, room, engine, renderer)
-        server.should_exit = True
-        await task
+    app = create_app(GatewayDeps(config, lambda: keys or {"test": API_KEY}, renderer, engine, room, sink))
+    async with serving_app(app) as url:
+        yield Served(f"{url}/v1", config, sink, room, engine, renderer)

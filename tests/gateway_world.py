@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
@@ -24,6 +23,7 @@ from openclaw_core.gateway.chat import GatewayDeps
 from openclaw_core.gateway.rendering import ChatRenderer
 from openclaw_core.types import DropReason, FinishReason, NextState, Turn
 from tests.ports import free_ports
+from tests.serving import serving_app
 
 API_KEY = "gateway-key"
 CONTROL_TOKEN = "control-token"
@@ -119,13 +119,14 @@ class World:
 
     @contextlib.asynccontextmanager
     async def serving_gateway(self) -> AsyncIterator[None]:
-        app = create_app(GatewayDeps(self.config, {"test": API_KEY}, self.engine.renderer, self.engine, self.room, self))
-        async with _serving(app, self.config.ports.gateway):
+        keys, engine = {"test": API_KEY}, self.engine
+        app = create_app(GatewayDeps(self.config, lambda: keys, engine.renderer, engine, self.room, self))
+        async with serving_app(app, self.config.ports.gateway):
             yield
 
     @contextlib.asynccontextmanager
     async def serving_control(self) -> AsyncIterator[None]:
-        async with _serving(self._control_app(), self.config.ports.control):
+        async with serving_app(self._control_app(), self.config.ports.control):
             yield
 
     @contextlib.asynccontextmanager
@@ -166,17 +167,3 @@ def build_world(model_dir: Path, script: Script, overrides: dict[str, Any] | Non
     engine.gate.set()
     room = WaitingRoom(hold_max_s=config.rollout.hold_max_s, hold_max_requests=config.rollout.hold_max_requests)
     return World(config, engine, room)
-
-
-@contextlib.asynccontextmanager
-async def _serving(app: FastAPI, port: int) -> AsyncIterator[None]:
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=1))
-    task = asyncio.create_task(server._serve())
-    try:
-        async with asyncio.timeout(30):
-            while not server.started:
-                await asyncio.sleep(0.01)
-        yield
-    finally:
-        server.should_exit = True
-        await task

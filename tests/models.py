@@ -50,9 +50,13 @@ def tiny_llama(directory: Path, *, seed: int = 0, tied: bool = True, dtype: torc
     return _write(LlamaForCausalLM, config, directory, seed, dtype)
 
 
-def tiny_qwen3(directory: Path, *, seed: int = 0, tied: bool = True, dtype: torch.dtype = torch.bfloat16) -> Path:
-    """The same with the Qwen3 architecture: RMSNorm on queries and keys, and a head dimension that is not hidden / heads."""
-    config = Qwen3Config(**_shape(tied, head_dim=32), rms_norm_eps=1e-6, rope_parameters=_rope(1_000_000.0))
+def tiny_qwen3(directory: Path, *, seed: int = 0, tied: bool = True, dtype: torch.dtype = torch.bfloat16, **shape: Any) -> Path:
+    """The same with the Qwen3 architecture: RMSNorm on queries and keys, and a head dimension that is not hidden / heads.
+
+    ``shape``: other values for the model's configuration.
+    """
+    shape = _shape(tied, head_dim=32) | shape
+    config = Qwen3Config(**shape, rms_norm_eps=1e-6, rope_parameters=_rope(1_000_000.0))
     return _write(Qwen3ForCausalLM, config, directory, seed, dtype)
 
 

@@ -16,6 +16,10 @@ from packaging.requirements import Requirement
 from openclaw_core.cluster.ports import RAY_PORTS, SERVICE_PORTS, describe_taken
 from openclaw_core.cluster.ray_head import find_head
 from openclaw_core.config import RunConfig
+from openclaw_core.config.env import external_keys
+from openclaw_core.feeder.errors import PersonaError
+from openclaw_core.feeder.openai_simulator import KEY_ADVICE
+from openclaw_core.feeder.persona import load_personas
 from openclaw_core.rundir import RunDir
 from openclaw_core.weights.errors import WeightsError
 from openclaw_core.weights.files import file_records, read_json
@@ -52,7 +56,7 @@ class Check:
 
 def check_machine(config: RunConfig, run: RunDir | None = None) -> list[Check]:
     """Look at everything that ``run``, or a new run, needs of the machine it is started on. Never raises for what it finds."""
-    rows = [_python(), *_packages("npu" if config.cluster.npus else "cpu")]
+    rows = [_python(), *_packages("npu" if config.cluster.npus else "cpu"), _people(config, run)]
     if config.cluster.npus:
         return [*rows, _npus(config)]
     parameters = _parameters(config)
@@ -69,6 +73,19 @@ def check_machine(config: RunConfig, run: RunDir | None = None) -> list[Check]:
 def _python() -> Check:
     version = platform.python_version()
     return Check("python", version, version.startswith("3.11."), "the project runs on Python 3.11: make setup")
+
+
+def _people(config: RunConfig, run: RunDir | None) -> Check:
+    """Who feeds the run: their files, and the key of the API that plays them. Else it would be noticed when all is up."""
+    feeder = config.feeder
+    told = f"{', '.join(feeder.personas)} of {feeder.persona_set}, {feeder.simulator}"
+    try:
+        load_personas(feeder.persona_set, feeder.personas)
+    except PersonaError as error:
+        return Check("people", told, False, str(error))
+    keys = run.secrets().external_keys if run and run.secrets_file.exists() else external_keys()
+    missing = feeder.simulator == "openai" and "simulator" not in keys
+    return Check("people", f"{told}, no key" if missing else told, not missing, KEY_ADVICE)
 
 
 def _packages(extra: str) -> Iterator[Check]:

@@ -114,12 +114,15 @@ class Processes:
         return [record for record in records if record is not None and record.handle() is not None]
 
     def stop(self, name: str, grace_s: float = 10) -> bool:
-        """SIGTERM, then after ``grace_s`` SIGKILL to what is left of its session. False if it was not running."""
-        record = self.find(name)
+        """SIGTERM, then after ``grace_s`` SIGKILL to what is left of its session. False if it was not running.
+
+        Of one that has died by itself, the children that it left behind are ended: they may hold a device's memory.
+        """
+        record, running = self.recorded(name), self.find(name) is not None
         if record is not None:
-            _end(record, grace_s)
+            _end(record, grace_s) if running else _end_orphans(record)
         self._file(name).unlink(missing_ok=True)
-        return record is not None
+        return running
 
     @contextlib.contextmanager
     def owned(
@@ -157,24 +160,43 @@ def _end(record: OwnedProcess, grace_s: float) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         leader.terminate()
     _, slow = psutil.wait_procs([leader], timeout=grace_s)
-    survivors = {*family, *(_session(leader) if slow else ())}
-    for process in survivors:
+    _kill(record, {*family, *(_session(leader) if slow else ())})
+    log.info("process_ended", name=record.name, pid=record.pid, killed=bool(slow))
+
+
+def _end_orphans(record: OwnedProcess) -> None:
+    """What is left of the session of a leader that has died. Its id is given to nobody while the session has a member."""
+    with contextlib.suppress(ChildProcessError):  # it need not be a child of this process
+        os.waitpid(record.pid, os.WNOHANG)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if abs(psutil.Process(record.pid).create_time() - record.started) >= CLOCK_SLACK_S:
+            return  # so nothing was left of it, and the pid is another's now
+    orphans = {process for process in _members(record.pid) if process.pid != record.pid}
+    if orphans:
+        _kill(record, orphans)
+        log.warning("orphans_ended", name=record.name, pids=sorted(process.pid for process in orphans))
+
+
+def _kill(record: OwnedProcess, processes: set[psutil.Process]) -> None:
+    for process in processes:
         # psutil compares start times before it signals, so a pid that was reused meanwhile is left alone.
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    _, left = psutil.wait_procs(survivors, timeout=10)
+    _, left = psutil.wait_procs(processes, timeout=10)
     if left:
         raise ClusterError(f"{record.name}: pids {[process.pid for process in left]} have not ended after SIGKILL")
-    log.info("process_ended", name=record.name, pid=record.pid, killed=bool(slow))
 
 
 def _session(leader: psutil.Process) -> set[psutil.Process]:
     """The leader, its descendants, and whoever else lives in its session."""
-    found = {leader}
+    found = {leader, *_members(leader.pid)}
     with contextlib.suppress(psutil.NoSuchProcess):
         found.update(leader.children(recursive=True))
+    return found
+
+
+def _members(session: int) -> Iterator[psutil.Process]:
     for process in psutil.process_iter():
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.getsid(process.pid) == leader.pid:
-                found.add(process)
-    return found
+            if os.getsid(process.pid) == session:
+                yield process

@@ -27,11 +27,15 @@ from openclaw_core.engines.protocol import (
     RequestRefused,
     Tokens,
 )
+from openclaw_core.errors import OpenClawError
 
 log = structlog.get_logger(__name__)
 
 StartEngine = Callable[[], Awaitable[OwnedEngine]]
 """Starts an engine with the start model and returns it once it can serve. Raises EngineError."""
+
+WeightsAgain = Callable[[int], Awaitable[Any]]
+"""A published version once more, from whoever has it now; None where it is not the newest any more. Raises OpenClawError."""
 
 _SESSIONS = 100_000
 """Sessions whose engine is remembered."""
@@ -39,6 +43,10 @@ _POLL_S = 5.0
 """Between two looks at an engine that answers nothing at the time."""
 _LONGEST_PAUSE_S = 60.0
 """Between two attempts to start an engine, which double from one second."""
+
+
+class _NotLoaded(EngineError):
+    """An engine that was started again did not take the published weights."""
 
 
 class SlotState(StrEnum):
@@ -62,11 +70,17 @@ class Slot:
 
 
 class Router:
-    """An ``Engine`` over one or more. ``wait_s``: how long a request waits where no engine is ready."""
+    """An ``Engine`` over one or more. ``wait_s``: how long a request waits where no engine is ready.
 
-    def __init__(self, starts: Iterable[tuple[str, StartEngine]], *, wait_s: float) -> None:
+    ``weights_again`` is asked where an engine that comes back cannot load what was published: its sender may be gone too.
+    """
+
+    def __init__(
+        self, starts: Iterable[tuple[str, StartEngine]], *, wait_s: float, weights_again: WeightsAgain | None = None
+    ) -> None:
         self.slots = [Slot(name, start) for name, start in starts]
         self._wait_s = wait_s
+        self._weights_again = weights_again
         self._weights: tuple[Any, int, str] | None = None
         """What was published last, its version and its checksum; None while all serve the start model."""
         self._paused = False
@@ -230,7 +244,12 @@ class Router:
                 if slot.engine:
                     await slot.engine.close()
                 await self._start_engine(slot)
-                await self._put_back(slot)
+                try:
+                    await self._put_back(slot)
+                except _NotLoaded as error:
+                    log.warning("weights_not_loaded", engine=slot.name, reason=str(error))
+                    await self._renew_weights()
+                    await self._put_back(slot)
                 return
             except EngineError as error:
                 log.error("engine_not_back", engine=slot.name, reason=str(error), next_in_s=pause_s)
@@ -245,13 +264,29 @@ class Router:
             if self._weights:
                 weights, version, checksum = self._weights
                 await engine.pause()
-                await engine.load_weights(weights, version, checksum)
+                try:
+                    await engine.load_weights(weights, version, checksum)
+                except EngineError as error:
+                    raise _NotLoaded(str(error)) from error
                 if (found := await engine.version()) != version:
                     raise EngineError(f"{slot.name} serves version {found} after it was given {version}")
             await (engine.pause() if self._paused else engine.resume())
             slot.state, slot.restarts = SlotState.READY, slot.restarts + 1
             self._changed.set()
         log.info("engine_back", engine=slot.name, restarts=slot.restarts)
+
+    async def _renew_weights(self) -> None:
+        """Not under the lock of a publish, which may be what the sender is busy with."""
+        if self._weights is None or self._weights_again is None:
+            return
+        present = self._weights
+        try:
+            weights = await self._weights_again(present[1])
+        except OpenClawError as error:
+            log.error("no_weights_for_engine", version=present[1], reason=str(error))
+            return
+        if weights is not None and self._weights is present:
+            self._weights = weights, present[1], weights.checksum
 
     async def _start_engine(self, slot: Slot) -> None:
         slot.engine = await slot.start()

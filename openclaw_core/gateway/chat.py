@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -17,6 +17,7 @@ from openclaw_core.gateway.admission import WaitingRoom
 from openclaw_core.gateway.answering import sample
 from openclaw_core.gateway.bridging import Bridges
 from openclaw_core.gateway.capture import TurnSink
+from openclaw_core.gateway.clients import KeySource
 from openclaw_core.gateway.errors import ApiError, invalid, unknown_model
 from openclaw_core.gateway.metrics import GatewayMetrics
 from openclaw_core.gateway.rendering import ChatRenderer, RenderError, Rendering
@@ -35,10 +36,10 @@ _LONG_CHARS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class GatewayDeps:
-    """The parts that the gateway is made of. ``api_keys``: name → key, of the run's secrets; ``sink`` takes captured turns."""
+    """The parts that the gateway is made of. ``api_keys``: those that are valid now; ``sink`` takes captured turns."""
 
     config: RunConfig
-    api_keys: Mapping[str, str]
+    api_keys: KeySource
     renderer: ChatRenderer
     engine: Engine
     room: WaitingRoom

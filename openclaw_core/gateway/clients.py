@@ -13,10 +13,14 @@ from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from openclaw_core.config.schema import GatewayConfig
+from openclaw_core.config.serving import GatewayConfig
 from openclaw_core.gateway.errors import invalid_key, slow_client, too_large, too_many_requests
 
 log = structlog.get_logger()
+
+
+KeySource = Callable[[], Mapping[str, str]]
+"""Name → key, as they are now."""
 
 
 class ClientGone(ConnectionError):
@@ -24,10 +28,13 @@ class ClientGone(ConnectionError):
 
 
 class Keys:
-    """The API keys, by name: any of them opens the gateway, and each has its own share of the requests in flight."""
+    """The API keys, by name: any of them opens the gateway, and each has its own share of the requests in flight.
 
-    def __init__(self, keys: Mapping[str, str], gateway: GatewayConfig) -> None:
-        self._keys = {name: key.encode() for name, key in keys.items()}
+    ``source`` is asked at every request: keys come and go while the gateway runs.
+    """
+
+    def __init__(self, source: KeySource, gateway: GatewayConfig) -> None:
+        self._source = source
         self._limit = gateway.max_concurrent_per_key
         self._in_flight: Counter[str] = Counter()
 
@@ -35,8 +42,8 @@ class Keys:
         """The name of the key that a request came with, compared in constant time. Raises ApiError (401)."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         sent, found = given.strip().encode(), None
-        for name, key in self._keys.items():
-            if hmac.compare_digest(sent, key):
+        for name, key in self._source().items():
+            if hmac.compare_digest(sent, key.encode()):
                 found = name
         if scheme.lower() != "bearer" or found is None:
             raise invalid_key()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from openclaw_core.config.schema import RolloutConfig
+from openclaw_core.config.training import RolloutConfig
 from openclaw_core.gateway.errors import context_overflow
 from openclaw_core.gateway.schema import ChatRequest
 from openclaw_core.types import Sampling, TurnType

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from openclaw_core.config.schema import RunConfig, TrainConfig
+from openclaw_core.config.schema import RunConfig
+from openclaw_core.config.training import TrainConfig
 from openclaw_core.planning.placement import Placement
 from openclaw_core.planning.weights import FP32, checkpoint_bytes, hf_parameters, model_bytes, parameter_sizes
 from openclaw_core.weights.spec import ModelSpec

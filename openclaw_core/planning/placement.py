@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from openclaw_core.config.schema import HostConfig, RunConfig
@@ -18,6 +19,8 @@ class Role:
     ranks: int
     hosts: tuple[str, ...]
     """Of each copy."""
+    cards: tuple[tuple[int, ...], ...] = ()
+    """NPUs of each copy, by their number on its host; empty where there are none."""
 
     @property
     def layout(self) -> str:
@@ -27,6 +30,10 @@ class Role:
     def ranks_on(self, host: str) -> int:
         """Devices of this role on a host."""
         return self.ranks * self.hosts.count(host)
+
+    def cards_on(self, host: str) -> tuple[int, ...]:
+        """This role's NPUs on a host."""
+        return tuple(card for at, cards in zip(self.hosts, self.cards, strict=False) if at == host for card in cards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,78 +51,102 @@ class Placement:
 
 
 def place(config: RunConfig, spec: ModelSpec) -> Placement:
-    """Place trainer, then scorer; the engines share what is left of the rollout hosts evenly. Without NPUs all is here.
+    """Place trainer, engines and scorer in this order, each on the first NPUs that are left. Without NPUs all is here.
 
     Raises:
         PlanError: a host has too few NPUs; the message has the sum.
         ModelError: the model cannot be split over so many ranks.
     """
-    train, scorer, count = config.train, config.scorer, config.engine.count
+    train, scorer, engine = config.train, config.scorer, config.engine
     separate = scorer.placement == "separate"
-    spec.check_tensor_parallel(train.tensor_parallel)
-    if separate:
-        spec.check_tensor_parallel(scorer.tensor_parallel)
+    engine_ranks = engine.sglang.tensor_parallel if engine.backend == "sglang" else 1
+    for ranks in (train.tensor_parallel, engine_ranks, *([scorer.tensor_parallel] if separate else [])):
+        spec.check_tensor_parallel(ranks)
     if config.cluster.npus == 0:
         here = config.cluster.hosts[0].name
         return Placement(
             Role("trainer", train.tensor_parallel, (here,) * train.data_parallel),
             Role("scorer", scorer.tensor_parallel, (here,) * scorer.data_parallel) if separate else None,
-            Role("engine", 1, (here,) * count),
+            Role("engine", engine_ranks, (here,) * engine.count),
         )
-    free = {host.name: host.npus for host in config.cluster.hosts}
-    trainers = _take(free, config, "trainer", "train", train.tensor_parallel, train.data_parallel)
-    scorers = _take(free, config, "scorer", "teacher", scorer.tensor_parallel, scorer.data_parallel) if separate else None
-    ranks = _left_for_engines(free, config)
-    spec.check_tensor_parallel(ranks)
-    return Placement(trainers, scorers, _take(free, config, "engine", "rollout", ranks, count))
+    rooms = _Rooms(config.cluster.hosts)
+    return Placement(
+        trainer=rooms.take("trainer", "train", train.tensor_parallel, train.data_parallel),
+        engine=rooms.take("engine", "rollout", engine_ranks, engine.count),
+        scorer=rooms.take("scorer", "teacher", scorer.tensor_parallel, scorer.data_parallel) if separate else None,
+    )
 
 
-def _take(free: dict[str, int], config: RunConfig, name: str, role: str, ranks: int, copies: int) -> Role:
-    """Give each copy the first host of the role that has room for all of its ranks."""
-    hosts = _with_role(config, role)
-    before = dict(free)
-    chosen: list[str] = []
-    for _ in range(copies):
-        host = next((host.name for host in hosts if free[host.name] >= ranks), None)
-        if host is None:
-            raise PlanError(_too_few(before, hosts, name, role, ranks, copies, len(chosen)))
-        free[host] -= ranks
-        chosen.append(host)
-    return Role(name, ranks, tuple(chosen))
+def check_engine_cards(config: RunConfig, placement: Placement) -> None:
+    """Whether engine.sglang puts the servers on the NPUs that are theirs: they choose them by number, not Ray.
+
+    Raises PlanError with the cards of every role on that host.
+    """
+    sglang, engine = config.engine.sglang, placement.engine
+    if config.engine.backend != "sglang" or not engine.cards:
+        return
+    npus = {host.name: host.npus for host in config.cluster.hosts}
+    for host in dict.fromkeys(engine.hosts):
+        seen, theirs = sglang.devices or tuple(range(npus[host])), engine.cards_on(host)
+        if seen[sglang.base_gpu_id :][: len(theirs)] != theirs:
+            places = "; ".join(f"{role.name} {_listed(cards)}" for role in placement.roles if (cards := role.cards_on(host)))
+            raise PlanError(
+                f"engine.sglang.devices={list(sglang.devices)} with base_gpu_id={sglang.base_gpu_id} are not the engine's NPUs "
+                f"on {host}, which are shared out as: {places}; set engine.sglang.devices={list(theirs)} and base_gpu_id=0"
+            )
 
 
-def _left_for_engines(free: Mapping[str, int], config: RunConfig) -> int:
-    """NPUs of one engine."""
-    hosts, count = _with_role(config, "rollout"), config.engine.count
-    left = sum(free[host.name] for host in hosts)
-    if left < count:
-        rooms = " + ".join(f"{host.name} {free[host.name]}" for host in hosts)
-        raise PlanError(
-            f"engine.count={count} engines have {left} NPUs ({rooms}) after trainer and scorer have theirs; lower "
-            "train.tensor_parallel x train.data_parallel or the scorer's, or add a host with role rollout"
+class _Rooms:
+    """Which NPUs of each host are still free."""
+
+    def __init__(self, hosts: Sequence[HostConfig]) -> None:
+        self._hosts = hosts
+        self._taken: dict[str, Counter[str]] = {host.name: Counter() for host in hosts}
+        """NPUs that each role has, by host."""
+
+    def take(self, name: str, role: str, ranks: int, copies: int) -> Role:
+        """Give each copy the first host of the role that has room for all of its ranks."""
+        hosts = [host for host in self._hosts if role in host.roles]
+        if not hosts:
+            raise PlanError(f"no host of cluster.hosts has the role {role!r}; give it to one")
+        before = self._sum(hosts)
+        chosen: list[str] = []
+        cards: list[tuple[int, ...]] = []
+        for _ in range(copies):
+            host = next((host for host in hosts if self._free(host) >= ranks), None)
+            if host is None:
+                raise PlanError(
+                    f"{name}: {copies} x {ranks} = {copies * ranks} NPUs do not fit into those of role {role} ({before} free); "
+                    + self._remedy(hosts, role, ranks, copies, len(chosen))
+                )
+            first = host.npus - self._free(host)
+            self._taken[host.name][name] += ranks
+            chosen.append(host.name)
+            cards.append(tuple(range(first, first + ranks)))
+        return Role(name, ranks, tuple(chosen), tuple(cards))
+
+    def _free(self, host: HostConfig) -> int:
+        return host.npus - self._taken[host.name].total()
+
+    def _sum(self, hosts: Sequence[HostConfig]) -> str:
+        """As in: train 8 - 4 trainer = 4."""
+        rooms = [" - ".join((f"{host.name} {host.npus}", *_shares(self._taken[host.name]))) for host in hosts]
+        return f"{' + '.join(rooms)} = {sum(self._free(host) for host in hosts)}"
+
+    def _remedy(self, hosts: Sequence[HostConfig], role: str, ranks: int, copies: int, placed: int) -> str:
+        if placed:
+            return f"{placed} of {copies} copies have a place: ask for fewer, or add a host with role {role}"
+        largest = max(self._free(host) for host in hosts)
+        return (
+            f"one copy needs {ranks} NPUs of one host and the largest has {largest} free: lower its tensor_parallel, or what "
+            "else has NPUs there"
         )
-    return min(left // count, max(free[host.name] for host in hosts))
 
 
-def _with_role(config: RunConfig, role: str) -> list[HostConfig]:
-    hosts = [host for host in config.cluster.hosts if role in host.roles]
-    if not hosts:
-        raise PlanError(f"no host of cluster.hosts has the role {role!r}; give it to one")
-    return hosts
+def _shares(taken: Counter[str]) -> Iterator[str]:
+    return (f"{number} {name}" for name, number in taken.items())
 
 
-def _too_few(
-    free: Mapping[str, int], hosts: list[HostConfig], name: str, role: str, ranks: int, copies: int, placed: int
-) -> str:
-    rooms = " + ".join(f"{host.name} {free[host.name]}" for host in hosts)
-    largest = max(free[host.name] for host in hosts)
-    why = (
-        f"one copy needs {ranks} NPUs of one host and the largest has {largest} free: lower its tensor_parallel, or what else "
-        "has NPUs there"
-        if placed == 0
-        else f"{placed} of {copies} copies have a place: lower its data_parallel, or add a host with role {role}"
-    )
-    return (
-        f"{name}: {copies} x {ranks} = {copies * ranks} NPUs do not fit into those of role {role} "
-        f"({rooms} = {sum(free[host.name] for host in hosts)} free); {why}"
-    )
+def _listed(cards: Sequence[int]) -> str:
+    """As in 4-5: they are consecutive."""
+    return f"{cards[0]}-{cards[-1]}" if len(cards) > 1 else str(cards[0])

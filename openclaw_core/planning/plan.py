@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from openclaw_core.errors import OpenClawError
 from openclaw_core.planning.architecture import Architecture, read_architecture
 from openclaw_core.planning.disk import HostNeeds, host_needs
 from openclaw_core.planning.errors import PlanError
-from openclaw_core.planning.placement import Placement, place
+from openclaw_core.planning.placement import Placement, check_engine_cards, place
 from openclaw_core.planning.ranks import RankPlan, published_bytes, rank_plans
 from openclaw_core.weights.spec import ModelSpec
 
@@ -90,6 +90,7 @@ def make_plan(config: RunConfig, memory: int | None = None) -> Plan:
     _check_context(config, spec)
     limit = HBM_BYTES if config.cluster.npus else memory or psutil.virtual_memory().total
     placement, ranks, budgets = _count(config, spec, limit)
+    check_engine_cards(config, placement)
     failing = [budget for budget in budgets if not budget.fits]
     hosts = host_needs(config, spec, placement)
     return Plan(config, architecture, placement, ranks, hosts, budgets, _remedies(config, spec, limit, failing))
@@ -99,13 +100,20 @@ def _count(config: RunConfig, spec: ModelSpec, limit: int) -> tuple[Placement, l
     placement = place(config, spec)
     ranks = rank_plans(config, spec, placement)
     if config.cluster.npus:
-        return placement, ranks, [_device_budget(plan, limit) for plan in ranks]
+        return placement, ranks, [*(_device_budget(plan, limit) for plan in ranks), *_static_budget(config, ranks[-1], limit)]
     return placement, ranks, [_machine_budget(config, spec, ranks, limit)]
 
 
 def _device_budget(plan: RankPlan, limit: int) -> Budget:
     phase = max(plan.phases, key=lambda name: plan.phases[name])
     return Budget(f"{plan.role.name} rank", {**plan.held, phase: plan.work}, limit)
+
+
+def _static_budget(config: RunConfig, engine: RankPlan, limit: int) -> Iterator[Budget]:
+    """SGLang keeps weights and cache within engine.sglang.mem_fraction_static, however much is free."""
+    if config.engine.backend == "sglang":
+        parts = {name: engine.held[name] for name in ("parameters", "key-value cache")}
+        yield Budget("mem_fraction_static of an engine rank", parts, int(limit * config.engine.sglang.mem_fraction_static))
 
 
 def _machine_budget(config: RunConfig, spec: ModelSpec, ranks: list[RankPlan], limit: int) -> Budget:

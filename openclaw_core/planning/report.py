@@ -13,6 +13,7 @@ from rich.text import Text
 
 from openclaw_core.planning.architecture import KNOWN
 from openclaw_core.planning.disk import kept_checkpoints
+from openclaw_core.planning.placement import Role
 from openclaw_core.planning.plan import HEADROOM, Budget, Plan, Remedy
 from openclaw_core.planning.weights import checkpoint_bytes, hf_parameters
 
@@ -43,6 +44,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
                 "role": rank.role.name,
                 "tensor_parallel": rank.role.ranks,
                 "hosts": rank.role.hosts,
+                "cards": rank.role.cards,
                 "held": rank.held,
                 "phases": rank.phases,
                 "aside": rank.aside,
@@ -88,12 +90,17 @@ def _heading(plan: Plan) -> Iterator[Text]:
     source = plan.architecture.source
     yield Text(f"architecture from {f'what the package knows of it, {source.name}' if source.parent == KNOWN else source}")
     for role in plan.placement.roles:
-        hosts = ", ".join(f"{host} ({role.ranks_on(host)})" for host in dict.fromkeys(role.hosts))
+        hosts = ", ".join(f"{host} ({_devices(role, host)})" for host in dict.fromkeys(role.hosts))
         yield Text(f"{role.name}: {role.layout} on {hosts}")
     if plan.placement.scorer is None:
         yield Text("scorer: the trainer's ranks")
     if config.cluster.npus:
         yield Text(f"judge: all NPUs of the hosts with role prm; not counted, its model is not part of {config.preset}")
+
+
+def _devices(role: Role, host: str) -> str:
+    cards = role.cards_on(host)
+    return f"NPUs {cards[0]} to {cards[-1]}" if cards else str(role.ranks_on(host))
 
 
 def _memory_table(plan: Plan) -> Table:

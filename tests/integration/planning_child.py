@@ -137,7 +137,7 @@ def _model(spec: ModelSpec, dtype: Dtype, recompute: Any = "none", sequence_para
 def _trainer(spec: ModelSpec, dtype: Dtype, distributed: bool, recompute: Any = "none") -> tuple[Any, Any, Any]:
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 
-    from openclaw_core.config.schema import OptimizerConfig
+    from openclaw_core.config.training import OptimizerConfig
     from openclaw_core.trainer.optimizer import build_optimizer
 
     gpt, module = _model(spec, dtype, recompute)

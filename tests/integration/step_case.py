@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from openclaw_core.losses import add_sums, finish_metrics
+from openclaw_core.trainer.token_table import SampleTokens
 from openclaw_core.types import Sample
 from openclaw_core.weights.convert import convert_checkpoint
 from openclaw_core.weights.names import to_hf
@@ -94,6 +95,13 @@ class StepResult:
     """Before clipping, as the optimiser takes it."""
     micro_batches: list[int]
     """By data-parallel rank."""
+    tables: list[list[SampleTokens]]
+    """By rank: what it hands over of the loss's view of tokens."""
+
+    @property
+    def table(self) -> dict[str, SampleTokens]:
+        """All of them, by sample."""
+        return {sample.sample_id: sample for rank in self.tables for sample in rank}
 
 
 @dataclass(frozen=True)
@@ -142,4 +150,5 @@ def _whole(ranks: list[dict[str, Any]], tensor_parallel: int, spec: ModelSpec) -
         gradients=dict(to_hf([rank["gradients"] for rank in ranks[:tensor_parallel]], spec)),
         grad_norm=ranks[0]["grad_norm"],
         micro_batches=[rank["micro_batches"] for rank in copies],
+        tables=[rank["table"] for rank in ranks],
     )

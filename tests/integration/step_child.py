@@ -74,6 +74,7 @@ def gradient(worker: Any, samples: list[Any], probe: dict[str, Any], case: dict[
         "masked": {name: reason.value for name, reason in result.masked.items()},
         "gradients": {name: parameter.main_grad.clone() for name, parameter in worker.gpt.named_parameters()},
         "micro_batches": len(batches),
+        "table": result.table,
     }
 
 

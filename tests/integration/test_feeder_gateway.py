@@ -146,6 +146,7 @@ async def test_outcome_of_each_answer_is_reported_before_the_reaction_is_sent(bu
         assert kinds == ["turn", "outcome", "next_state"] * 2
         persona = session.split("-")[0]
         first, second = [outcome for owner, outcome in world.of("outcome") if owner == session]
+        assert first.pop("ground_truth") == second.pop("ground_truth")
         problem = int(session.split("-")[4]) + 1
         assert first == {"persona": persona, "satisfied": False, "relevant": False, "first": True, "problem": problem}
         assert second == {"persona": persona, "satisfied": True, "relevant": True, "first": False, "problem": problem}

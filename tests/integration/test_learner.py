@@ -101,7 +101,10 @@ async def test_an_update_that_was_not_recorded_is_made_again_from_the_recorded_w
     # Trainer and scorer are lost together.
     trainer, scorer = disturbed.learner.trainer, disturbed.learner.scorer
     assert trainer is not None and scorer is not None
-    for pid in (*await trainer.ranks.call("pid"), *await scorer.copies[0].call("pid")):
+    for pid in (
+        *await trainer.ranks.call("__ray_call__", lambda _: os.getpid()),
+        *await scorer.copies[0].call("__ray_call__", lambda _: os.getpid()),
+    ):
         kill(pid)
     await disturbed.train(3)
     assert await disturbed.checksum() == expected
@@ -132,7 +135,7 @@ async def test_weights_that_cannot_be_restored_are_not_replaced_by_the_start_mod
 async def test_a_rank_that_is_killed_while_its_peer_waits_for_it_costs_no_step(world: Any) -> None:
     pair = await world("pair")
     await pair.train(1)
-    (_, pid) = await pair.learner.trainer.ranks.call("pid")
+    (_, pid) = await pair.learner.trainer.ranks.call("__ray_call__", lambda _: os.getpid())
     kill(pid)
     await pair.train(2)
     after = await pair.checksum()

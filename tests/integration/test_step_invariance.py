@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from openclaw_core.trainer.token_table import TokenColumns
 from openclaw_core.types import Sample
 from tests.integration.step_case import Job, Models, SampleMaker, StepResult, run_jobs
 from tests.models import tiny_llama, tiny_qwen3
@@ -159,6 +162,16 @@ def assert_equal(found: StepResult, expected: StepResult) -> None:
     assert {name: found.metrics[name] for name in present} == pytest.approx(present, rel=1e-4, abs=1e-5)
 
 
+def assert_same_table(found: StepResult, expected: StepResult) -> None:
+    """One of the ranks that share a copy of the model hands each sample over, with the same numbers."""
+    assert sum(map(len, found.tables)) == len(found.table) == len(expected.table) == 16
+    for name, sample in expected.table.items():
+        for column in fields(TokenColumns):
+            ours, theirs = (getattr(s.columns, column.name) for s in (found.table[name], sample))
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4, err_msg=f"{name}: {column.name}")
+
+
 def assert_differs(found: StepResult, expected: StepResult) -> None:
     """Far beyond what the comparison allows, so that it would have been noticed."""
     assert differences(found, expected)[1] > 100 * GRADIENT_TOLERANCE
@@ -175,6 +188,15 @@ def test_the_sets_are_clear_of_round_off(family: str) -> None:
             top = logits.topk(5).values
             gaps.append(float((top[:, 3] - top[:, 4]).min()))
     assert min(gaps) > TOPK_GAP
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"), [("one rank", "four"), ("one rank", "general, scored"), ("DP2", "scored"), ("TP2 x DP2", "sequence")]
+)
+def test_the_table_of_tokens_is_the_same_however_the_batch_is_split(
+    results: Results, expected: StepResult, layout: str, name: str
+) -> None:
+    assert_same_table(results(layout)[name], expected)
 
 
 def test_micro_batches_change_nothing(results: Results, expected: StepResult) -> None:

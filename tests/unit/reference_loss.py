@@ -60,6 +60,8 @@ class Result:
     entropy: list[float] = field(default_factory=list)
     importance: list[float] = field(default_factory=list)
     opd_abs: list[float] = field(default_factory=list)
+    supports: list[dict[int, tuple[float, float, float, float, float]]] = field(default_factory=list)
+    """Per hinted token, by id of its support: ell_old, ell_T, delta, w, A_v."""
     overlap: list[int] = field(default_factory=list)
     subset_size: list[int] = field(default_factory=list)
     c_star: list[int] = field(default_factory=list)
@@ -159,6 +161,7 @@ def opd_term(ids: list[int], cur: Tensor, old: Tensor, hinted: Tensor, s: Settin
         value, clipped = surrogate(cur[v] - old[v], w[v] * (delta[v] - mean), s)
         total = total + value
         result.opd_clipped.append(clipped)
+    result.supports.append({v: (float(old[v]), float(hinted[v]), delta[v], w[v], w[v] * (delta[v] - mean)) for v in ids})
     result.opd_abs.append(sum(w[v] * abs(delta[v]) for v in ids))
     result.subset_size.append(len(ids))
     return total

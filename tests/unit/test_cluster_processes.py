@@ -94,6 +94,18 @@ def test_stopping_what_has_ended_is_no_error(processes: Processes, tmp_path: Pat
     assert not processes.stop("never-started")
 
 
+def test_stop_ends_what_a_dead_process_left_behind_and_leaves_no_zombie(processes: Processes, tmp_path: Path):
+    parent = processes.start("parent", PARENT, log_file=tmp_path / "log")
+    child = psutil.Process(int(first_line(tmp_path / "log")))
+    psutil.Process(parent.pid).kill()
+    while processes.find("parent"):
+        time.sleep(0.01)
+    assert child.is_running()
+    assert not processes.stop("parent")
+    assert not child.is_running() and not psutil.pid_exists(parent.pid)
+    assert processes.recorded("parent") is None
+
+
 def test_a_reused_pid_is_never_ended(processes: Processes, tmp_path: Path):
     with subprocess.Popen(SLEEP) as stranger:
         processes.start("worker", [sys.executable, "-c", ""], log_file=tmp_path / "log").wait(20)

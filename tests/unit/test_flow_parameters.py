@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
-from blocks import ClusterBlock, ImageBlock, ModelBlock
+from blocks import ClusterBlock, ImageBlock, ModelBlock, SimulatorBlock
 from blocks.cluster import Host
 from flows.parameters import default_run_id, locate_run, open_run, resolve_config
 from openclaw_core.config import ConfigError, load_config
-from openclaw_core.rundir import RunDirError, create_run, find_run
+from openclaw_core.config.env import external_keys
+from openclaw_core.rundir import RunDirError, create_run, find_run, read_key
 
 FLOW_RUN = "12345678-9abc-4def-8123-456789abcdef"
 
@@ -91,3 +94,64 @@ def test_an_unknown_run_is_named_with_those_that_exist(tmp_path: Path):
     create_run(load_config("local-cpu", {"paths.runs": str(tmp_path)}), "known")
     with pytest.raises(RunDirError, match=r"no run 'unknown' .* there are: known"):
         find_run(tmp_path, "unknown")
+
+
+def test_a_simulator_block_lets_its_model_play_the_people_and_keeps_its_key_apart():
+    block = SimulatorBlock(base_url="http://127.0.0.1:9/v1", model_name="big", api_key=SecretStr("sk-external"))
+    feeder = load_config("local-cpu", block.overrides()).feeder
+    assert (feeder.simulator, feeder.simulator_url, feeder.simulator_model) == ("openai", "http://127.0.0.1:9/v1", "big")
+    assert "sk-external" not in str(block.overrides())
+    assert block.external_keys() == {"simulator": "sk-external"}
+    assert SimulatorBlock().external_keys() == {}
+
+
+def test_a_fresh_simulator_block_is_the_default_of_the_configuration():
+    fresh, cluster = load_config("local-cpu", SimulatorBlock().overrides()).feeder, load_config("4b-2nodes").feeder
+    assert (fresh.simulator_url, fresh.simulator_model) == (cluster.simulator_url, cluster.simulator_model)
+
+
+@pytest.mark.parametrize("preset", ["4b-2nodes", "32b-8nodes"])
+def test_clusters_are_fed_by_played_people_with_the_real_assistant(preset: str):
+    feeder = load_config(preset).feeder
+    assert (feeder.persona_set, feeder.simulator, feeder.driver) == ("homework", "openai", "openclaw_cli")
+    assert (feeder.problems, feeder.sessions_in_flight) == ("gsm8k", 4)
+
+
+def test_keys_of_others_come_from_the_environment_by_what_they_are_for(monkeypatch: pytest.MonkeyPatch):
+    for name in ("OPENCLAW_JUDGE_API_KEY", "OPENCLAW_SIMULATOR_API_KEY", "ARK_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    assert external_keys() == {}
+    monkeypatch.setenv("ARK_API_KEY", "ark")
+    assert external_keys() == {"simulator": "ark"}
+    monkeypatch.setenv("OPENCLAW_SIMULATOR_API_KEY", "own")
+    monkeypatch.setenv("OPENCLAW_JUDGE_API_KEY", "judge")
+    assert external_keys() == {"simulator": "own", "judge": "judge"}
+    monkeypatch.setenv("OPENCLAW_SIMULATOR_API_KEY", "")
+    assert external_keys()["simulator"] == "ark"
+
+
+def test_an_existing_run_takes_new_keys_of_others_and_keeps_its_own(tmp_path: Path):
+    config = load_config("local-cpu", {"paths.runs": str(tmp_path)})
+    first = create_run(config, "r", {"simulator": "old", "judge": "judge"}).secrets()
+    again = create_run(config, "r", {"simulator": "new"})
+    assert again.secrets() == replace(first, external_keys={"simulator": "new", "judge": "judge"})
+    assert again.secrets_file.stat().st_mode & 0o777 == 0o600
+    assert create_run(config, "r").secrets() == again.secrets()
+    assert "external_keys" not in again.config_file.read_text()
+
+
+def test_a_persona_directory_is_stored_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    config = create_run(load_config("local-cpu", {"feeder.persona_set": "./mine"}), "r").config()
+    assert config.feeder.persona_set == str(tmp_path / "mine")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [("", "must hold one key"), ("a b", "must hold one key"), (None, "cannot be read")]
+)
+def test_a_key_file_holds_one_key(tmp_path: Path, content: str | None, message: str):
+    file = tmp_path / "key"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(RunDirError, match=message):
+        read_key(file)

@@ -15,7 +15,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from openclaw_core.cli import app
-from openclaw_core.config import RunConfig, load_config
+from openclaw_core.config import ConfigError, RunConfig, load_config
+from openclaw_core.engines.sglang.command import server_command
 from openclaw_core.losses.head import TILE
 from openclaw_core.planning import Plan, PlanError, architecture, hccl, head, make_plan, report
 from openclaw_core.planning.activations import Pass
@@ -115,8 +116,34 @@ def test_ranks_of_a_cpu_share_the_memory_of_the_machine() -> None:
     ("preset", "settings", "words"),
     [
         ("4b-2nodes", {"train.data_parallel": 5}, "trainer: 5 x 2 = 10 NPUs do not fit into those of role train (train 8 = 8"),
-        ("4b-2nodes", {"train.data_parallel": 4}, "scorer: 1 x 2 = 2 NPUs"),
-        ("4b-2nodes", {"train.data_parallel": 3}, "engine.count=1 engines have 0 NPUs (train 0)"),
+        (
+            "4b-2nodes",
+            {"train.data_parallel": 4},
+            "engine: 1 x 2 = 2 NPUs do not fit into those of role rollout (train 8 - 8 trainer = 0 free)",
+        ),
+        (
+            "4b-2nodes",
+            {"train.data_parallel": 3},
+            "scorer: 1 x 2 = 2 NPUs do not fit into those of role teacher (train 8 - 6 trainer - 2 engine = 0 free)",
+        ),
+        (
+            "4b-2nodes",
+            {"engine.sglang.tensor_parallel": 8, "engine.sglang.devices": []},
+            "engine: 1 x 8 = 8 NPUs do not fit into those of role rollout (train 8 - 4 trainer = 4 free); one copy needs",
+        ),
+        (
+            "32b-8nodes",
+            {"engine.count": 3},
+            "engine: 3 x 8 = 24 NPUs do not fit into those of role rollout (rollout-1 8 + rollout-2 8 = 16 free); 2 of 3 ",
+        ),
+        (
+            "4b-2nodes",
+            {"engine.sglang.devices": [0, 1]},
+            "not the engine's NPUs on train, which are shared out as: trainer 0-3; scorer 6-7; engine 4-5; "
+            "set engine.sglang.devices=[4, 5] and base_gpu_id=0",
+        ),
+        ("4b-2nodes", {"engine.sglang.devices": []}, "set engine.sglang.devices=[4, 5] and base_gpu_id=0"),
+        ("32b-8nodes", {"engine.sglang.devices": [7, 6, 5, 4, 3, 2, 1, 0]}, "shared out as: engine 0-7; set"),
         (
             "32b-8nodes",
             {"cluster.hosts": [{"name": f"h{i}", "roles": ["train", "rollout", "teacher"], "npus": 7} for i in range(9)]},
@@ -136,9 +163,55 @@ def test_a_layout_that_does_not_add_up_is_refused(preset: str, settings: dict[st
     assert words in str(error.value)
 
 
+def test_the_engines_cards_may_be_named_by_their_first_alone() -> None:
+    named = plan("4b-2nodes", {"engine.sglang.devices": [], "engine.sglang.base_gpu_id": 4})
+    assert named.placement == plan("4b-2nodes").placement
+
+
+@pytest.mark.parametrize("preset", ["4b-2nodes", "32b-8nodes"])
+def test_no_card_of_a_preset_has_two_roles_and_every_server_is_started_on_its_own(preset: str, tmp_path: Path) -> None:
+    config = load_config(preset)
+    placement = plan(preset).placement
+    used = [(host, card) for role in placement.roles for host in set(role.hosts) for card in role.cards_on(host)]
+    assert len(used) == len(set(used)) == sum(role.ranks * len(role.hosts) for role in placement.roles)
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 2**18}))
+    for index, cards in enumerate(placement.engine.cards):
+        command = server_command(config, tmp_path, index=index)
+        arguments = list(command.arguments)
+        first = int(arguments[arguments.index("--base-gpu-id") + 1])
+        size = int(arguments[arguments.index("--tp-size") + 1])
+        visible = command.environment["ASCEND_RT_VISIBLE_DEVICES"].split(",")
+        assert tuple(map(int, visible[first : first + size])) == cards
+
+
+def test_engines_that_share_a_host_follow_each_other_on_its_cards() -> None:
+    placement = plan("4b-2nodes", {"engine.count": 2, "scorer.placement": "colocated", "engine.sglang.devices": [4, 5, 6, 7]})
+    assert placement.placement.engine.cards == ((4, 5), (6, 7))
+
+
+@pytest.mark.parametrize(
+    ("devices", "base", "words"),
+    [
+        ([4, 4], 0, r"devices=\[4, 4\] names a card twice"),
+        ([4, 5], 1, r"base_gpu_id=1 \+ tensor_parallel=2 = 3 cards, and devices=\[4, 5\] are 2"),
+    ],
+)
+def test_cards_that_cannot_hold_an_engine_are_refused(devices: list[int], base: int, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_config("4b-2nodes", {"engine.sglang.devices": devices, "engine.sglang.base_gpu_id": base})
+
+
+def test_weights_and_cache_must_fit_into_sglangs_share_of_a_card() -> None:
+    made = plan("4b-2nodes", {"engine.sglang.mem_fraction_static": 0.4})
+    (failing,) = [budget for budget in made.budgets if not budget.fits]
+    assert failing.name == "mem_fraction_static of an engine rank" and failing.limit == int(0.4 * HBM_BYTES)
+    assert failing.parts["key-value cache"] == made.ranks[2].held["key-value cache"]
+
+
 def test_a_split_that_the_model_does_not_allow_is_refused() -> None:
-    with pytest.raises(ModelError, match="tensor_parallel=3 does not divide kv_heads=8"):
-        plan("4b-2nodes", {"train.tensor_parallel": 3, "train.data_parallel": 1})
+    for split in ({"train.tensor_parallel": 3}, {"engine.sglang.tensor_parallel": 3, "engine.sglang.devices": []}):
+        with pytest.raises(ModelError, match="tensor_parallel=3 does not divide kv_heads=8"):
+            plan("4b-2nodes", {**split, "train.data_parallel": 1})
 
 
 def test_all_ranks_of_a_copy_are_on_one_host() -> None:
@@ -148,6 +221,7 @@ def test_all_ranks_of_a_copy_are_on_one_host() -> None:
     assert placement.engine.hosts == ("rollout-1", "rollout-2") and placement.engine.ranks == 8
     small = plan("4b-2nodes").placement
     assert [role.ranks_on("train") for role in small.roles] == [4, 2, 2]
+    assert [role.cards_on("train") for role in small.roles] == [(0, 1, 2, 3), (6, 7), (4, 5)]
 
 
 def test_the_downloaded_config_comes_before_what_the_package_knows(tmp_path: Path) -> None:

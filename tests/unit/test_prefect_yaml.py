@@ -22,7 +22,9 @@ from openclaw_core.stages import PREPARE
 
 ROOT = Path(__file__).parents[2]
 PREFECT_YAML = yaml.safe_load((ROOT / "prefect.yaml").read_text())
-DEPLOYMENTS: dict[str, dict[str, Any]] = {deployment["name"]: deployment for deployment in PREFECT_YAML["deployments"]}
+DEPLOYED: dict[str, dict[str, Any]] = {deployment["name"]: deployment for deployment in PREFECT_YAML["deployments"]}
+DEPLOYMENTS = {name: it for name, it in DEPLOYED.items() if it["entrypoint"] == "flows/openclaw.py:openclaw"}
+BESIDE_A_RUN = {name: it for name, it in DEPLOYED.items() if name not in DEPLOYMENTS}
 
 
 def refuse(parameters: dict[str, Any]) -> str:
@@ -54,6 +56,16 @@ def test_an_entrypoint_is_the_flow(deployment: dict[str, Any], monkeypatch: pyte
 def test_one_cluster_has_one_run_at_a_time(deployment: dict[str, Any]):
     assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
     assert deployment["work_pool"]["name"] == "openclaw"
+
+
+@pytest.mark.parametrize(("name", "flow"), [("evaluate", evaluate_run)])
+def test_a_flow_beside_a_run_can_be_deployed_and_waits_for_no_run(name: str, flow: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    deployment = BESIDE_A_RUN[name]
+    assert load_flow_from_entrypoint(deployment["entrypoint"], use_placeholder_flow=False).name == flow.name
+    assert deployment["enforce_parameter_schema"]
+    assert "concurrency_limit" not in deployment
+    assert deployment["work_pool"] == DEPLOYMENTS["local-cpu"]["work_pool"]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from openclaw_core.engines.protocol import (
     Tokens,
 )
 from openclaw_core.engines.router import Router, SlotState
+from openclaw_core.errors import OpenClawError
 from openclaw_core.types import FinishReason, Sampling
 
 
@@ -65,6 +66,8 @@ class Engine:
         assert self.paused
         if not self.loads:
             raise EngineError(f"{self.name} got another checksum")
+        if getattr(weights, "gone", False):
+            raise EngineError(f"{self.name} got no weights")
         self.weights, self.serving = weights, version
 
     async def version(self) -> int:
@@ -80,11 +83,28 @@ class Engine:
 
 
 @dataclass
+class Published:
+    """Weights that a sender has. ``gone``: it has them no more."""
+
+    checksum: str = "checksum"
+    gone: bool = False
+
+
+@dataclass
 class World:
-    """A router over two engines, and every life that an engine has had."""
+    """A router over two engines, and every life that an engine has had. ``present``: what the sender has now."""
 
     router: Router
     lives: dict[str, list[Engine]]
+    present: Published | OpenClawError | None = None
+    asked: list[int] = field(default_factory=list)
+    """Versions that the sender was asked for again."""
+
+    async def again(self, version: int) -> Published | None:
+        self.asked.append(version)
+        if isinstance(self.present, OpenClawError):
+            raise self.present
+        return self.present
 
     def engine(self, name: str) -> Engine:
         return self.lives[name][-1]
@@ -112,15 +132,16 @@ async def world() -> AsyncIterator[World]:
 
         return start
 
-    world = World(Router([(name, starts(name)) for name in lives], wait_s=0.5), lives)
+    router = Router([(name, starts(name)) for name in lives], wait_s=0.5, weights_again=lambda version: world.again(version))
+    world = World(router, lives)
     await world.router.start()
     yield world
     await world.router.close()
 
 
-async def publish(router: Router, version: int) -> None:
+async def publish(router: Router, version: int, weights: Any = None) -> None:
     await router.pause()
-    await router.load_weights(f"weights {version}", version, "checksum")
+    await router.load_weights(weights or f"weights {version}", version, "checksum")
     await router.resume()
 
 
@@ -216,6 +237,34 @@ async def test_an_engine_that_returns_during_a_publish_stays_paused_until_its_en
     assert (again.serving, again.paused) == (2, True)
     await world.router.resume()
     assert not again.paused
+
+
+async def test_an_engine_that_returns_when_the_sender_is_gone_gets_the_version_from_its_successor(world: World) -> None:
+    first = Published()
+    await publish(world.router, 4, first)
+    first.gone, world.present = True, Published()
+    world.engine("a").alive = False
+    await world.ask()
+    await world.ask()
+    again = await world.back("a")
+    assert (again.serving, again.weights, world.asked) == (4, world.present, [4])
+
+
+@pytest.mark.parametrize("present", [None, OpenClawError("the trainer does not start")])
+async def test_an_engine_without_weights_to_load_stays_out_until_the_next_publish(
+    world: World, present: OpenClawError | None
+) -> None:
+    first = Published()
+    await publish(world.router, 4, first)
+    first.gone, world.present = True, present
+    world.engine("a").alive = False
+    await world.ask()
+    await world.ask()
+    while not world.asked:
+        await asyncio.sleep(0.01)
+    assert [slot.name for slot in world.router.ready] == ["b"]
+    await publish(world.router, 5, Published())
+    assert (await world.back("a", lives=3)).serving == 5
 
 
 async def test_without_an_engine_a_request_waits_and_then_is_told_so(world: World) -> None:

@@ -22,12 +22,19 @@ NPU = {
     "engine.sglang.network_interface": "eth0",
     "engine.sglang.environment": {"HCCL_BUFFSIZE": "120"},
 }
-CUDA = {
+OTHER_DEVICE = {
+    "engine.sglang.devices": [],
+    "engine.sglang.tensor_parallel": 1,
+    "engine.sglang.attention_backend": None,
+    "engine.sglang.page_size": None,
+}
+"""What the preset states for NPUs is left to the device."""
+CUDA = OTHER_DEVICE | {
     "engine.sglang.device": "cuda",
     "engine.sglang.fp32_lm_head": False,
     "engine.sglang.extra_args": ["--log-level", "warning"],
 }
-CPU = {"engine.sglang.device": "cpu", "engine.dtype": "fp32"}
+CPU = OTHER_DEVICE | {"engine.sglang.device": "cpu", "engine.dtype": "fp32"}
 
 
 def _config(overrides: dict[str, Any]) -> RunConfig:

@@ -179,11 +179,12 @@ def test_a_weight_that_is_not_finite_is_never_published_and_the_rest_is_still_co
         pass
 
 
-@pytest.mark.parametrize("others", [[], [0.5, -0.25, 1.5], [0.5, -300.0, 7.0], [0.0] * 4], ids=["alone", "small", "large", "odd"])
+@pytest.mark.parametrize("others", [[], [0.5, -0.25, 1.5], [0.5, -300.0, 7.0]], ids=["alone", "small", "large"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_every_pattern_of_a_number_is_told_finite_or_not(dtype: torch.dtype, others: list[float]) -> None:
-    patterns = torch.arange(2**16, dtype=torch.int32)
-    numbers = (patterns << 16).view(torch.float32).to(dtype)  # every bf16 number, exactly
+    step = 1 if dtype is torch.bfloat16 and not others else 31
+    patterns = torch.cat([torch.arange(0, 2**16, step, dtype=torch.int32), torch.tensor([0x7F7F, 0x7F80, 0xFF7F, 0xFF80])])
+    numbers = (patterns << 16).view(torch.float32).to(dtype)  # bf16 numbers, exactly
     told = [_finite(raw(torch.cat([number.view(1), torch.tensor(others, dtype=dtype)])), dtype) for number in numbers]
     assert told == numbers.isfinite().tolist()
 

@@ -28,8 +28,6 @@ class Capabilities:
     tensor_parallel: int
     grammars: bool
     """A grammar backend is loaded."""
-    max_input: int | None
-    """Tokens of the longest prompt that the scheduler takes, None where the server does not say."""
 
     @classmethod
     async def detect(cls, http: Http) -> Capabilities:
@@ -55,7 +53,6 @@ class Capabilities:
             version=info["version"],
             tensor_parallel=int(info.get("tp_size") or 1),
             grammars=info.get("grammar_backend") not in (None, "none"),
-            max_input=info.get("max_req_input_len"),
         )
 
 

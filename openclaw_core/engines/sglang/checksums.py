@@ -10,7 +10,7 @@ that shows in the parity probe.
 from __future__ import annotations
 
 from openclaw_core.engines.protocol import EngineError
-from openclaw_core.engines.sglang.publish_types import BroadcastWeights
+from openclaw_core.weights.publish import PublishedWeights
 
 _REMEMBERED = 8
 _HALVES = ("bfloat16", "float16")
@@ -22,7 +22,7 @@ class Checksums:
     def __init__(self) -> None:
         self._own: dict[str, str] = {}
 
-    def compare(self, weights: BroadcastWeights, own: str | None) -> None:
+    def compare(self, weights: PublishedWeights, own: str | None) -> None:
         """Take one more publish in; ``own`` is None where the server has no checksum. Raises EngineError: see above."""
         if own is None:
             return

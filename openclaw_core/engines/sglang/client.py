@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,15 @@ import structlog
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.engines.protocol import EngineError, GenerateRequest, RequestRefused, Tokens
 from openclaw_core.engines.sglang.capabilities import Capabilities
-from openclaw_core.engines.sglang.command import BACKENDS, LAUNCHER, server_command
+from openclaw_core.engines.sglang.command import BACKENDS, server_command
 from openclaw_core.engines.sglang.http import Http
-from openclaw_core.engines.sglang.publish_types import BroadcastWeights, Deadlines, State
+from openclaw_core.engines.sglang.publish_types import Deadlines, State
 from openclaw_core.engines.sglang.publishing import Publisher
 from openclaw_core.engines.sglang.scoring import prefill_logprobs
 from openclaw_core.engines.sglang.server import SGLangServer
 from openclaw_core.engines.sglang.stream import AnswerReader
 from openclaw_core.engines.sglang.wire import generate_body, penalty_restarts
+from openclaw_core.weights.publish import PublishedWeights
 
 log = structlog.get_logger(__name__)
 
@@ -95,10 +96,8 @@ class SGLangEngine:
         index: int,
         processes: Path,
         logs: Path,
-        version: int = 0,
-        launcher: Sequence[str] = LAUNCHER,
     ) -> SGLangEngine:
-        """Start server ``index`` of a run with the model in ``directory``, whose weights are ``version``, and wait for it.
+        """Start server ``index`` of a run with the model in ``directory``, whose weights are version 0, and wait for it.
 
         ``processes`` and ``logs``: directories of the run. One that an earlier life of the run left there is ended first.
 
@@ -107,7 +106,7 @@ class SGLangEngine:
         """
         sglang = config.engine.sglang
         url, name = f"http://127.0.0.1:{sglang.port + index}", f"sglang-{index}"
-        command = server_command(config, directory, index=index, version=version, launcher=launcher)
+        command = server_command(config, directory, index=index)
         server = SGLangServer(
             name, command, url=url, directory=processes, log_file=logs / f"{name}.log", grace_s=sglang.stop_grace_s
         )
@@ -136,11 +135,6 @@ class SGLangEngine:
     def state(self) -> State:
         """Where the server is between two versions."""
         return self._publisher.state
-
-    @property
-    def publish_seconds(self) -> dict[str, float]:
-        """How long each transition of the last publish took."""
-        return dict(self._publisher.seconds)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Tokens, None]:
         """See Engine. A request that is given up is aborted in the server at once, not only when it notices."""
@@ -180,7 +174,7 @@ class SGLangEngine:
         """See Engine. Raises EngineError where a load has failed."""
         await self._publisher.resume()
 
-    async def load_weights(self, weights: BroadcastWeights, version: int, checksum: str) -> None:
+    async def load_weights(self, weights: PublishedWeights, version: int, checksum: str) -> None:
         """See Engine. ``weights``: the sender's side of the broadcast group. Raises EngineError, naming the state."""
         if weights.checksum != checksum:
             raise EngineError(f"version {version} was announced with checksum {checksum[:12]} and is {weights.checksum[:12]}")

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openclaw_core.config.schema import RunConfig, SGLangConfig
+from openclaw_core.config.schema import RunConfig
+from openclaw_core.config.serving import SGLangConfig
 from openclaw_core.engines.protocol import EngineError
 
 LAUNCHER = (sys.executable, "-m", "sglang.launch_server")
@@ -51,6 +52,7 @@ def server_command(
     Raises EngineError where the model's own limit leaves no room for ``model.context_length``.
     """
     sglang = config.engine.sglang
+    on_host = index % sglang.engines_on_host if sglang.engines_on_host else index  # hosts are filled one after the other
     arguments = [
         *("env", *(part for name in _UNSET for part in ("-u", name)), *launcher),
         *("--model-path", str(directory)),
@@ -59,7 +61,7 @@ def server_command(
         *("--port", str(sglang.port + index)),
         *("--device", sglang.device),
         *("--tp-size", str(sglang.tensor_parallel)),
-        *("--base-gpu-id", str(sglang.base_gpu_id + index * sglang.tensor_parallel)),
+        *("--base-gpu-id", str(sglang.base_gpu_id + on_host * sglang.tensor_parallel)),
         *("--dtype", _DTYPES[config.engine.dtype]),
         *("--context-length", str(_context_length(config, directory))),
         *("--mem-fraction-static", f"{sglang.mem_fraction_static:g}"),

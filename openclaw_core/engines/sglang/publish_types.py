@@ -1,12 +1,11 @@
-"""The states of a publish, their deadlines, and what the sender of the weights looks like from here."""
+"""The states of a publish and their deadlines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
-from openclaw_core.config.schema import SGLangConfig
+from openclaw_core.config.serving import SGLangConfig
 
 
 class State(StrEnum):
@@ -52,27 +51,3 @@ class Deadlines:
             verify_s=config.verify_s,
             resume_s=config.pause_s,
         )
-
-
-class WeightBucket(Protocol):
-    """What is sent in one go: Hugging Face names, torch dtype names (``bfloat16``) and shapes, in the order of sending."""
-
-    @property
-    def names(self) -> tuple[str, ...]: ...
-    @property
-    def dtypes(self) -> tuple[str, ...]: ...
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]: ...
-
-
-class BroadcastWeights(Protocol):
-    """The sender's side of a publish (weights/publish.py: PublishedWeights)."""
-
-    @property
-    def checksum(self) -> str: ...
-    @property
-    def buckets(self) -> tuple[WeightBucket, ...]: ...
-    async def open_group(self, name: str, world_size: int, backend: str) -> tuple[str, int]: ...
-    async def group_joined(self, name: str) -> None: ...
-    async def send(self, name: str, bucket: int) -> None: ...
-    async def close_group(self, name: str) -> None: ...

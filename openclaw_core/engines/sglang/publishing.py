@@ -19,8 +19,9 @@ import structlog
 from openclaw_core.engines.protocol import EngineError
 from openclaw_core.engines.sglang.checksums import Checksums
 from openclaw_core.engines.sglang.http import Http, Reply
-from openclaw_core.engines.sglang.publish_types import BroadcastWeights, Deadlines, State
+from openclaw_core.engines.sglang.publish_types import Deadlines, State
 from openclaw_core.errors import OpenClawError
+from openclaw_core.weights.publish import PublishedWeights
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +66,7 @@ class Publisher:
         self.pauses += 1
         await self._transition("pause", State.PAUSED, self._pause())
 
-    async def load(self, weights: BroadcastWeights, version: int) -> None:
+    async def load(self, weights: PublishedWeights, version: int) -> None:
         """Replace all weights, between ``pause`` and ``resume``.
 
         Raises:
@@ -115,7 +116,7 @@ class Publisher:
         return f"SGLang at {self._http.base_url}"
 
     async def _transition(
-        self, name: str, reached: State, work: Awaitable[None], *, weights: BroadcastWeights | None = None
+        self, name: str, reached: State, work: Awaitable[None], *, weights: PublishedWeights | None = None
     ) -> None:
         began, left = time.monotonic(), self.state
         try:
@@ -147,7 +148,7 @@ class Publisher:
                 raise reply.fault.error("/flush_cache")
             await asyncio.sleep(_FLUSH_RETRY_S)
 
-    async def _join(self, weights: BroadcastWeights) -> None:
+    async def _join(self, weights: PublishedWeights) -> None:
         """Once. The sender's address tells whether its group still is the one that was joined; the server's version, whether
         it still is in it: a restarted server reports another, and 0.5.10 dies of a broadcast in a group that it has not joined.
         """
@@ -176,7 +177,7 @@ class Publisher:
             raise
         self._address = address
 
-    async def _open(self, weights: BroadcastWeights, size: int) -> tuple[str, int]:
+    async def _open(self, weights: PublishedWeights, size: int) -> tuple[str, int]:
         return await weights.open_group(self._group, size, self._backend)
 
     async def _open_session(self) -> None:
@@ -198,7 +199,7 @@ class Publisher:
             # 400: none was open. Anything else says that the server is not well.
             self._accept(reply)
 
-    async def _send(self, weights: BroadcastWeights, index: int, version: int) -> None:
+    async def _send(self, weights: PublishedWeights, index: int, version: int) -> None:
         bucket = weights.buckets[index]
         body: dict[str, Any] = {
             "names": list(bucket.names),
@@ -215,7 +216,7 @@ class Publisher:
         receiving = self._http.call("POST", "/update_weights_from_distributed", self._deadlines.bucket_s, body=body)
         await self._both(receiving, weights.send(self._group, index), self._deadlines.bucket_s, f"bucket {index + 1}")
 
-    async def _verify(self, weights: BroadcastWeights, version: int) -> None:
+    async def _verify(self, weights: PublishedWeights, version: int) -> None:
         """The version read back, and the server's own checksum where it has one."""
         if (found := await self._reported()) != str(version):
             raise EngineError(f"it reports version {found!r} after version {version} was loaded")
@@ -239,7 +240,7 @@ class Publisher:
         log.debug("no_checksum_in_server", server=self._http.base_url)
         return None
 
-    async def _leave(self, weights: BroadcastWeights) -> None:
+    async def _leave(self, weights: PublishedWeights) -> None:
         """After a broken broadcast the group is of no use: both sides drop it, and the next load joins another.
 
         Of another name: a side that could not drop it, because it is stuck in it, refuses that name.

@@ -72,16 +72,6 @@ class SGLangServer:
                     )
                 await asyncio.sleep(_POLL_S)
 
-    async def unhealthy(self, deadline_s: float) -> str | None:
-        """Why it does not serve, None where it does.
-
-        Not to be asked during a publish: the server answers by running a request, which waits while it is paused.
-        """
-        if self.process is None:
-            return f"process {self.name} has ended"
-        async with httpx.AsyncClient(trust_env=False) as client:
-            return await self._health(client, deadline_s)
-
     async def stop(self) -> bool:
         """SIGTERM, after the grace SIGKILL, to its recorded process and its session. False where it was not running.
 
