@@ -145,6 +145,7 @@ class LocalEngine:
             if not isinstance(weights, SharedWeights):
                 weights = await weights
         await self._on_worker(lambda: self._install(weights, version, checksum))
+        self._worker.submit(self._policy.prepare_head)  # while the answer and the call to resume are on their way
 
     async def version(self) -> int:
         """The version being served. Raises EngineError where the engine was closed."""

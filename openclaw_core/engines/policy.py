@@ -39,6 +39,7 @@ class Policy:
         self._backbone: Any = self._model.base_model
         self._refuse_other_attention(directory)
         self._head: Float[Tensor, "v h"] = self._output_weight().float()
+        self._head_is_old = False
         self._borrows = False
         """Whether the weights are somebody else's memory."""
         self.vocab_size: int = self._model.config.vocab_size
@@ -99,15 +100,21 @@ class Policy:
                 parameter.data = weights[name].to(parameter.dtype, copy=True)
             else:
                 parameter.data.copy_(weights[name])
-        self._borrows = borrow
-        head = self._output_weight()
-        if head.dtype is torch.float32:
-            self._head = head
-        else:
-            self._head.copy_(head)
+        self._borrows, self._head_is_old = borrow, True
         return borrow
 
+    def prepare_head(self) -> None:
+        """Make the output head's fp32 form; where nobody has called this, the next pass does."""
+        if self._head_is_old:
+            head = self._output_weight()
+            if head.dtype is torch.float32:
+                self._head = head
+            else:
+                self._head.copy_(head)
+            self._head_is_old = False
+
     def _logits(self, hidden: Float[Tensor, "n h"]) -> Float[Tensor, "n v"]:
+        self.prepare_head()
         if hidden.dtype is not torch.bfloat16:
             return F.linear(hidden.float(), self._head)
         with _bf16_products():

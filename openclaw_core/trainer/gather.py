@@ -5,7 +5,7 @@ Import this module only after ``Accelerator.prepare()``: it imports megatron.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import cast
 
 import torch
@@ -30,11 +30,11 @@ def sync_parameters(model: DistributedDataParallel) -> None:
 
 
 @torch.no_grad()
-def hf_weights(gpt: GPTModel, spec: ModelSpec, into: Mapping[str, Tensor] | None = None) -> Iterator[tuple[str, Tensor]]:
+def hf_weights(gpt: GPTModel, spec: ModelSpec, *, grouped: bool = False) -> Iterator[tuple[str, Tensor]]:
     """(name, tensor) pairs on the first rank of each tensor-parallel group; on its other ranks, which must run it too,
     nothing.
 
-    ``into``: see ``weights.names.whole``.
+    ``grouped``: see ``weights.names.whole``.
     The tensors may lie on the device and share memory with the model: copy what must outlive the next optimiser step.
     """
     group = cast(dist.ProcessGroup, parallel_state.get_tensor_model_parallel_group())
@@ -48,4 +48,4 @@ def hf_weights(gpt: GPTModel, spec: ModelSpec, into: Mapping[str, Tensor] | None
             parts = [torch.empty_like(shard) for _ in range(size)]
             dist.all_gather(parts, shard, group=group)
         if first:
-            yield from whole(parameter, parts, spec, into)
+            yield from whole(parameter, parts, spec, grouped=grouped)

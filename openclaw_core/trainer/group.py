@@ -101,7 +101,7 @@ class TrainerGroup:
         return PublishedWeights(
             checksum=made.checksum,
             reference=[made.reference],
-            buckets=made.buckets,
+            buckets=made.buckets.value,
             rank=self.ranks.ranks[0],
             generation=made.reference.generation,
             deadline_s=self._config.train.collective_s,

@@ -58,6 +58,13 @@ def finite(buffers: Iterable[torch.Tensor]) -> bool:
     return all(bool(torch.isfinite(buffer.sum())) for buffer in buffers)
 
 
+def not_finite(named: Iterable[tuple[str, torch.nn.Parameter]]) -> list[str]:
+    """Names of this rank's parameters that hold an inf or a nan."""
+    names, tensors = zip(*((name, parameter.detach()) for name, parameter in named), strict=True)
+    largest = torch.stack([norm.float() for norm in torch._foreach_norm(tensors, float("inf"))])
+    return [name for name, fine in zip(names, torch.isfinite(largest).tolist(), strict=True) if not fine]
+
+
 def agreed(flag: bool, group: dist.ProcessGroup | None, device: str = "cpu") -> bool:
     """True where the flag is set on every rank of ``group``, so that all of them skip or none does; None: this rank alone."""
     if group is None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import structlog
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor
 
 from openclaw_core.trainer.sender import Sender
-from openclaw_core.weights.checksum import Checksum, raw
+from openclaw_core.weights.checksum import Checksum
 from openclaw_core.weights.errors import PublishError
+from openclaw_core.weights.packed import Packed
 from openclaw_core.weights.publish import Bucket, cut
 from openclaw_core.weights.shared import Segment, SharedWeights
 
@@ -30,7 +32,7 @@ class Publication:
 
     checksum: str
     reference: SharedWeights
-    buckets: tuple[Bucket, ...]
+    buckets: Packed[tuple[Bucket, ...]]
 
 
 class Publisher:
@@ -47,40 +49,33 @@ class Publisher:
         self._segment: Segment | None = None
         """Of the last publication."""
         self._segments: list[Segment] = []
-        self._buckets: tuple[Bucket, ...] = ()
+        self._buckets = Packed[tuple[Bucket, ...]].of(())
         self._made = self._current = self._sending = 0
         """Publications; the one that may be sent, 0 while one is being written; broadcasts at work."""
         self._lock = threading.Lock()
 
-    def publish(self, weights: Callable[[Mapping[str, Tensor]], Iterable[tuple[str, Tensor]]]) -> Publication:
+    def publish(self, weights: Iterable[tuple[str, Tensor]]) -> Publication:
         """Take a version over, tensor by tensor: each is read, copied and digested while it is in the cache.
 
-        ``weights`` is given the tensors to write to, by name; it may fill some itself, and yields all that there is.
-        All of it is consumed whatever it holds: other ranks take part in making it.
+        A tensor may have one more leading dimension, as ``names.whole(grouped=True)`` gives it. All of ``weights`` is consumed
+        whatever it holds: other ranks take part in making it.
 
-        Raises:
-            FloatingPointError: a weight is not finite: such weights are never published.
-            WeightsError: there is not enough shared memory, or the weights are not those of ``shapes`` and ``dtype``.
+        Raises WeightsError: there is not enough shared memory, or the weights are not those of ``shapes`` and ``dtype``.
         """
         segment = self.prepare()
-        digest, broken, wrong = Checksum(), set[str](), set(segment.tensors)
+        digest, wrong = Checksum(), set(segment.tensors)
         try:
-            for name, tensor in weights(segment.tensors):
+            for name, tensor in weights:
                 own = segment.tensors.get(name)
-                if own is None or own.shape != tensor.shape or own.dtype != tensor.dtype:
+                if own is None or not _alike(own, tensor):
                     wrong.add(f"{name} {list(tensor.shape)} {tensor.dtype}")
                     continue
                 wrong.discard(name)
                 target = segment.raw[name]
-                source = target if tensor is own else raw(tensor)
-                digest.add_bytes(name, own, target, _taking(name, source, target, own.dtype, broken))
+                digest.add_bytes(name, own, target, partial(_take, rows(tensor), target))
             if wrong:
                 raise PublishError(f"these weights are missing or not those of the model: {', '.join(sorted(wrong)[:5])}")
             checksum = digest.result()
-            if broken:
-                raise FloatingPointError(
-                    f"{len(broken)} weights are not finite and are not published, among them {min(broken)}"
-                )
         finally:
             digest.close()
         with self._lock:
@@ -92,10 +87,11 @@ class Publisher:
     def send(self, group: str, publication: int, bucket: int) -> None:
         """Broadcast a bucket of the publication. Raises PublishError."""
         with self.sending(publication) as tensors:
-            if not 0 <= bucket < len(self._buckets):
-                raise PublishError(f"group {group!r}: there is no bucket {bucket}, but {len(self._buckets)} from 0 on")
-            what = f"bucket {bucket} of {len(self._buckets)}"
-            self.sender.send(group, [tensors[name] for name in self._buckets[bucket].names], what)
+            buckets = self._buckets.value
+            if not 0 <= bucket < len(buckets):
+                raise PublishError(f"group {group!r}: there is no bucket {bucket}, but {len(buckets)} from 0 on")
+            what = f"bucket {bucket} of {len(buckets)}"
+            self.sender.send(group, [tensors[name] for name in buckets[bucket].names], what)
 
     @contextmanager
     def sending(self, publication: int) -> Iterator[dict[str, Tensor]]:
@@ -128,42 +124,31 @@ class Publisher:
             self._segment = Segment(self._shapes, self._dtype)
             self._segment.begin()
             self._segments.append(self._segment)
-            self._buckets = cut(self._segment.entries, self._bucket_bytes)
+            self._buckets = Packed.of(cut(self._segment.entries, self._bucket_bytes))
             return self._segment
 
 
-_PATTERNS = {
-    torch.bfloat16: (np.uint16, np.int16, 0x7F80, 0xFF80),
-    torch.float32: (np.uint32, np.int32, 0x7F80_0000, 0xFF80_0000),
-}
-"""The same bits without and with a sign, and the smallest pattern of an inf or nan above and below zero."""
-_LARGE = {torch.bfloat16: 0x4000_4000_4000_4000, torch.float32: 0x4000_0000_4000_0000}
-"""Eight bytes with the highest bit of each exponent: no number below 2 has it."""
+def _alike(own: Tensor, tensor: Tensor) -> bool:
+    return own.dtype == tensor.dtype and own.shape in (tensor.shape, (tensor.shape[:2].numel(), *tensor.shape[2:]))
 
 
-def _taking(name: str, source: np.ndarray, target: np.ndarray, dtype: torch.dtype, broken: set[str]) -> Callable[[slice], None]:
-    """Copies a piece of ``source`` to ``target``, and adds the name to ``broken`` where it is not finite.
+def rows(tensor: Tensor) -> np.ndarray:
+    """A tensor's bytes as [n, bytes of a run]: runs that lie apart in memory; one where it is contiguous."""
+    host = tensor.detach().cpu()
+    if host.is_contiguous():
+        return host.reshape(1, -1).view(torch.uint8).numpy()
+    return host.flatten(1).view(torch.uint8).numpy()
+
+
+def _take(source: np.ndarray, target: np.ndarray, piece: slice) -> None:
+    """Copy the bytes ``piece`` of all runs of ``source``, one after the other, to those of ``target``.
 
     numpy and not torch: torch would start threads of its own for each piece, and wait for them.
     """
-
-    def take(piece: slice) -> None:
-        taken = target[piece]
-        if source is not target:
-            np.copyto(taken, source[piece])
-        if not _finite(taken, dtype):
-            broken.add(name)
-
-    return take
-
-
-def _finite(taken: np.ndarray, dtype: torch.dtype) -> bool:
-    """Whether all numbers in these bytes are finite. Nothing is written: each pass over them is half the cost of the copy.
-
-    Nearly all weights are below 2, which one pass tells. Else, since patterns grow with a number's size, the largest one
-    below zero and the largest above tell, one pass each.
-    """
-    if taken.nbytes % 8 == 0 and not int(np.bitwise_or.reduce(taken.view(np.uint64))) & _LARGE[dtype]:
-        return True
-    unsigned, signed, above, below = _PATTERNS[dtype]
-    return bool(taken.view(unsigned).max() < below and taken.view(signed).max() < above)
+    run = source.shape[1]
+    at, stop = piece.start, min(piece.stop, target.size)
+    while at < stop:
+        row, offset = divmod(at, run)
+        size = min(run - offset, stop - at)
+        np.copyto(target[at : at + size], source[row, offset : offset + size])
+        at += size

@@ -130,6 +130,7 @@ class RankGroup:
         """Ask every rank where it is, until one does not answer for ``silence_s``."""
         everyone = range(len(self.ranks))
         while True:
+            await asyncio.sleep(PING_S)  # first of all: calls that users wait for are shorter
             answered = await asyncio.gather(*(self._look(index, self._train.silence_s) for index in everyone))
             silent = [index for index in everyone if not answered[index]]
             if silent:
@@ -138,7 +139,6 @@ class RankGroup:
                 raise RankLost(
                     f"{self.name}.{method}: no answer from {names} for {self._train.silence_s:g} s; {self._whereabouts()}"
                 )
-            await asyncio.sleep(PING_S)
 
     async def _look(self, index: int, patience_s: float) -> bool:
         """Note what a rank is doing; False where it does not answer."""

@@ -88,6 +88,7 @@ class TrainerWorker(Rank):
         record_tokens = train.token_tables > 0 and parallel_state.get_tensor_model_parallel_rank() == 0
         self.step = HybridStep(self.model, scorer, head, config.loss, record_tokens=record_tokens)
         self.publisher = self._publisher() if self.rank == 0 else None
+        self.look_at_weights()
         self.at("ready")
         log.info("trainer_ready", rank=self.rank, model=str(self.base_checkpoint), dtype=config.model.dtype)
 
@@ -109,6 +110,7 @@ class TrainerWorker(Rank):
             bad_before = len(result.bad_samples)
             parts += self.accumulate(step, own, len(share), probe, scores, result, old)
             self._update(step, result, bad=result.bad_samples[bad_before:])
+        self.look_at_weights()
         result.sums = {name: float(value) for name, value in mean_of_steps(add_sums(parts), count).items()}
         result.tokens = sum(batch.packed.tokens for own in batches for batch in own)
         result.positions = sum(batch.packed.ids.numel() for own in batches for batch in own)
@@ -172,6 +174,7 @@ class TrainerWorker(Rank):
         self.at(f"load {directory}")
         fetch = fetch_from(stores, self.config.train.collective_s)
         checkpoint.load(Path(directory), self.spec, self.gpt, self.optimizer, info=info, fetch=fetch)
+        self.look_at_weights()
         self.at("ready")
 
     def save(self, directory: str) -> CheckpointInfo:
@@ -188,7 +191,7 @@ class TrainerWorker(Rank):
     def weights(self) -> Publication | None:
         """The parameters under HF names, for whoever receives them until the next call; None on all ranks but the first.
 
-        Raises FloatingPointError where a weight is not finite: such weights are never published.
+        Raises FloatingPointError where a weight of this rank is not finite: such weights are never published.
         """
         from openclaw_core.trainer.gather import hf_weights, sync_parameters
 
@@ -197,11 +200,25 @@ class TrainerWorker(Rank):
         publication = None
         if self.data_rank == 0:
             if self.publisher is not None:
-                publication = self.publisher.publish(lambda into: hf_weights(self.gpt, self.spec, into))
+                publication = self.publisher.publish(hf_weights(self.gpt, self.spec, grouped=True))
             else:
                 assert not list(hf_weights(self.gpt, self.spec))  # takes part in the gathering
         self.at("ready")
+        if self.broken:  # only now: other ranks needed this one
+            raise FloatingPointError(
+                f"{len(self.broken)} parameters of rank {self.rank} are not finite, so the weights are not published; "
+                f"among them {self.broken[0]}"
+            )
         return publication
+
+    def look_at_weights(self) -> None:
+        """Note which parameters are not finite: whenever they have changed, and not while users wait for a publish.
+
+        Where ranks share the optimiser's work each sees its own share of the new parameters, and so all are seen.
+        """
+        from openclaw_core.trainer.optimizer import not_finite
+
+        self.broken = not_finite(self.gpt.named_parameters())
 
     @ray.method(concurrency_group="publish")
     def open_group(self, name: str, world_size: int, backend: str) -> tuple[str, int]:

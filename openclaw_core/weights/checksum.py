@@ -21,9 +21,9 @@ from openclaw_core.weights.hf_files import HFWeights
 
 PIECE = 2**20
 """Bytes that are digested together: what a core's own cache holds. Part of the definition of the checksum."""
-_BATCH = 4 * PIECE
+_BATCH = 16 * PIECE
 """Bytes that a thread is given at a time; small tensors go together."""
-_AHEAD = 4
+_AHEAD = 2
 """Batches that wait for each thread: whoever makes the tensors is held back, so that not all of them are kept at once."""
 
 _Piece = tuple[list[bytes], int, np.ndarray, slice, Callable[[slice], None] | None]

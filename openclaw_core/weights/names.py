@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -87,19 +86,17 @@ def to_hf(shards: Sequence[Mapping[str, Tensor]], spec: ModelSpec) -> Iterator[t
 
 
 def whole(
-    parameter: Parameter, parts: Sequence[Tensor], spec: ModelSpec, into: Mapping[str, Tensor] | None = None
+    parameter: Parameter, parts: Sequence[Tensor], spec: ModelSpec, *, grouped: bool = False
 ) -> Iterator[tuple[str, Tensor]]:
     """The Hugging Face (name, tensor) pairs of one parameter from its parts, in rank order; they may share memory.
 
-    What has to be put together anew is put ``into`` the tensor of its name, where that is given, which saves a copy.
+    ``grouped``: for a receiver that copies anyway, queries, keys and values stay views [groups, rows of a group, h] of the
+    fused matrix; ``flatten(0, 1)`` would make them the Hugging Face tensors.
     """
-    if into is not None and parameter.layout is Layout.QKV:
-        for name, part in zip(parameter.hf, _by_group(_joined(parts), spec), strict=True):
-            # numpy: torch would start threads for each of many small copies, and wait for them.
-            np.copyto(_bytes(into[name].view(part.shape)), _bytes(part.cpu()))
-            yield name, into[name]
-        return
-    yield from zip(parameter.hf, _unshard(parameter.layout, parts, spec), strict=True)
+    if grouped and parameter.layout is Layout.QKV:
+        yield from zip(parameter.hf, _by_group(_joined(parts), spec), strict=True)
+    else:
+        yield from zip(parameter.hf, _unshard(parameter.layout, parts, spec), strict=True)
 
 
 def hf_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
@@ -179,10 +176,6 @@ def _interleave(qkv: Sequence[Float[Tensor, "rows h"]], spec: ModelSpec) -> Floa
 def _deinterleave(qkv: Float[Tensor, "qkv h"], spec: ModelSpec) -> tuple[Tensor, Tensor, Tensor]:
     q, k, v = (part.reshape(-1, spec.hidden) for part in _by_group(qkv, spec))
     return q, k, v
-
-
-def _bytes(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().view(torch.uint8).numpy()
 
 
 def _by_group(qkv: Float[Tensor, "qkv h"], spec: ModelSpec) -> tuple[Tensor, ...]:

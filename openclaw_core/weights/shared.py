@@ -29,6 +29,7 @@ from torch import Tensor
 
 from openclaw_core.weights.checksum import raw
 from openclaw_core.weights.errors import WeightsError
+from openclaw_core.weights.packed import Packed
 
 _HEADER = struct.Struct("=16sQ")
 """Who wrote the segment, and which of its versions it holds; 0 while it is being written."""
@@ -61,7 +62,12 @@ class SharedWeights:
     nonce: bytes
     size: int
     generation: int
-    entries: tuple[Entry, ...]
+    layout: Packed[tuple[Entry, ...]]
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Where its tensors lie."""
+        return self.layout.value
 
     def reachable(self) -> bool:
         """Whether this process can read it: it runs on the same host."""
@@ -144,6 +150,7 @@ class Segment:
                 "memory of the trainer's process: raise the container's memory limit (--memory), or give the host more"
             ) from error
         self.entries = tuple(entries)
+        self._layout = Packed.of(self.entries)
         self.tensors = views(torch.frombuffer(self._memory, dtype=torch.uint8), self.entries)
         """Views by name, to be written between ``begin`` and ``end``."""
         self.raw = {name: raw(tensor) for name, tensor in self.tensors.items()}
@@ -163,7 +170,7 @@ class Segment:
         _HEADER.pack_into(self._memory, 0, self._nonce, generation)
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         size = len(self._memory)
-        return SharedWeights(os.uname().nodename, os.getpid(), self._descriptor, self._nonce, size, generation, self.entries)
+        return SharedWeights(os.uname().nodename, os.getpid(), self._descriptor, self._nonce, size, generation, self._layout)
 
     def close(self) -> None:
         """No reader can open it any more; the memory goes with the last view of it."""
