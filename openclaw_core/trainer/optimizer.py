@@ -60,8 +60,8 @@ def finite(buffers: Iterable[torch.Tensor]) -> bool:
 
 def not_finite(named: Iterable[tuple[str, torch.nn.Parameter]]) -> list[str]:
     """Names of this rank's parameters that hold an inf or a nan."""
-    names, tensors = zip(*((name, parameter.detach()) for name, parameter in named), strict=True)
-    largest = torch.stack([norm.float() for norm in torch._foreach_norm(tensors, float("inf"))])
+    names, norms = zip(*((name, torch.linalg.vector_norm(weight.detach(), torch.inf)) for name, weight in named), strict=True)
+    largest = torch.stack([norm.float() for norm in norms])
     return [name for name, fine in zip(names, torch.isfinite(largest).tolist(), strict=True) if not fine]
 
 
