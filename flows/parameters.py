@@ -11,7 +11,7 @@ from pydantic import Field
 
 from blocks import ClusterBlock, ModelBlock, SimulatorBlock
 from openclaw_core.config import ConfigError, RunConfig, load_config
-from openclaw_core.config.env import external_keys
+from openclaw_core.config.env import client_keys, external_keys
 from openclaw_core.rundir import RunDir, create_run
 
 B = TypeVar("B", bound=Block)
@@ -59,7 +59,8 @@ def open_run(parameters: Mapping[str, Any], flow_run_id: str) -> RunDir:
     """Make that directory, or take it up; keys of others' services come along. Raises ConfigError and RunDirError."""
     config = _config(parameters)
     keys = keys_of(parameters.get("simulator"), parameters.get("judge_key"))
-    return create_run(config, parameters.get("run_id") or default_run_id(config.preset, flow_run_id), keys)
+    run_id = parameters.get("run_id") or default_run_id(config.preset, flow_run_id)
+    return create_run(config, run_id, keys, client_keys())
 
 
 def keys_of(simulator: str | None, judge_key: str | None = None) -> dict[str, str]:

@@ -17,8 +17,8 @@ from typing import Annotated, Any
 import typer
 
 from openclaw_core import cli_evaluate, cli_feed, cli_keys, cli_turns
-from openclaw_core.config import ConfigError, load_config
-from openclaw_core.config.env import external_keys
+from openclaw_core.config import ConfigError
+from openclaw_core.config.env import client_keys, external_keys, load_asked
 from openclaw_core.config.load import parse_assignment
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.errors import OpenClawError
@@ -62,7 +62,8 @@ def run(
 
     configure_logging()
     config = _config(preset, assignments)
-    run = create_run(config, run_id or f"{preset}-{time.strftime('%Y%m%d-%H%M%S')}", external_keys())
+    run_id = run_id or f"{preset}-{time.strftime('%Y%m%d-%H%M%S')}"
+    run = create_run(config, run_id, external_keys(), client_keys())
     typer.echo(f"run {run.run_id} in {run.path}")
     summary = run_all(run.config(), run, typer.echo)
     for what, value in summary_rows(summary):
@@ -129,15 +130,25 @@ def stop(run: RunName, runs: RunsRoot = Path("runs")) -> None:
 
 
 @app.command()
-def doctor(preset: Preset = "local-cpu", assignments: Assignments = None) -> None:
+def doctor(
+    preset: Preset = "local-cpu",
+    assignments: Assignments = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(help="A check that is shown and not counted, as npu in an image that is being built; repeatable."),
+    ] = None,
+) -> None:
     """Check this machine for a preset: packages, memory, disk, ports, NPUs."""
     from openclaw_core.cluster.checks import check_machine
 
     config = _config(preset, assignments)
     rows = check_machine(config, RunDir(config.paths.runs.absolute() / "doctor"))
+    waived = set(without or [])
     for row in rows:
-        typer.echo(str(row))
-    if not all(row.ok for row in rows):
+        typer.echo(f"{row}{' (not counted)' if row.check in waived else ''}")
+    if unknown := waived - {row.check for row in rows}:
+        raise typer.BadParameter(f"no such check: {', '.join(sorted(unknown))}", param_hint="--without")
+    if not all(row.ok or row.check in waived for row in rows):
         raise typer.Exit(1)
 
 
@@ -173,7 +184,11 @@ def config(preset: Preset = "local-cpu", assignments: Assignments = None) -> Non
 
 
 def _config(preset: str, assignments: list[str] | None) -> RunConfig:
-    return load_config(preset, dict(parse_assignment(text) for text in assignments or []))
+    """Preset, environment, --set. What the environment says is shown beside the output, which stays as it is."""
+    asked = load_asked(preset, dict(parse_assignment(text) for text in assignments or []))
+    for line in asked.told:
+        typer.echo(f"from the environment: {line}", err=True)
+    return asked.config
 
 
 def _fail(error: OpenClawError, code: int) -> None:

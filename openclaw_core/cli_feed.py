@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from openclaw_core.config import load_config
-from openclaw_core.config.env import external_keys
+from openclaw_core.config.env import external_keys, load_asked
 from openclaw_core.config.load import parse_assignment
 from openclaw_core.log import configure_logging
 from openclaw_core.rundir import RunDir, read_key
@@ -68,9 +67,11 @@ def _of_run(run: RunDir) -> FeederSummary:
 def _of_gateway(url: str, key_file: Path, position_file: Path | None, preset: str, assignments: list[str]) -> FeederSummary:
     from openclaw_core.feeder import feed_gateway
 
-    config = load_config(preset, dict(parse_assignment(text) for text in assignments))
+    asked = load_asked(preset, dict(parse_assignment(text) for text in assignments))
+    for line in asked.told:
+        typer.echo(f"from the environment: {line}", err=True)
     key, simulator_key, stop = read_key(key_file), external_keys().get("simulator"), asyncio.Event()
-    return asyncio.run(_stoppable(feed_gateway(config, url, key, stop, simulator_key, position_file), stop))
+    return asyncio.run(_stoppable(feed_gateway(asked.config, url, key, stop, simulator_key, position_file), stop))
 
 
 async def _stoppable(feeding: Coroutine[Any, Any, FeederSummary], stop: asyncio.Event) -> FeederSummary:

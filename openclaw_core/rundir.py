@@ -111,11 +111,17 @@ class RunDir:
             raise RunDirError(f"{self.path} is no run directory: it has no {file.name}") from None
 
 
-def create_run(config: RunConfig, run_id: str, external_keys: Mapping[str, str] | None = None) -> RunDir:
+def create_run(
+    config: RunConfig,
+    run_id: str,
+    external_keys: Mapping[str, str] | None = None,
+    client_keys: Mapping[str, str] | None = None,
+) -> RunDir:
     """Make ``<paths.runs>/<run_id>/`` with its config.json and keys, or take it as it is if the configuration is the same.
 
     Paths are stored absolute: the service and the feeder have other working directories. ``external_keys`` are laid over
-    those that the run has, since keys of others' services may be changed between two starts.
+    those that the run has, since keys of others' services may be changed between two starts; so are ``client_keys``, which
+    clients of the gateway have already.
 
     Raises:
         RunDirError: ``run_id`` is no plain name, or that run exists with another configuration.
@@ -128,13 +134,14 @@ def create_run(config: RunConfig, run_id: str, external_keys: Mapping[str, str] 
     run = RunDir(config.paths.runs / run_id)
     if run.config_file.exists():
         _refuse_another(run, config)
-        if external_keys:
+        if external_keys or client_keys:
             keys = run.secrets()
-            write_secrets(run, replace(keys, external_keys={**keys.external_keys, **external_keys}))
+            external, named = {**keys.external_keys, **(external_keys or {})}, {**keys.named_keys, **(client_keys or {})}
+            write_secrets(run, replace(keys, external_keys=external, named_keys=named))
     else:
         run.logs.mkdir(parents=True, exist_ok=True)
         own = f"sk-{secrets.token_urlsafe(24)}", secrets.token_urlsafe(24), secrets.token_hex(32)
-        write_secrets(run, RunSecrets(*own, external_keys=dict(external_keys or {})))
+        write_secrets(run, RunSecrets(*own, named_keys=dict(client_keys or {}), external_keys=dict(external_keys or {})))
         _write_whole(run.config_file, config.model_dump_json(indent=2), mode=0o644)
     return run
 

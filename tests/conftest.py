@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 
 # Before torch is imported: threads that spin while they wait slow down the other processes of a test on two cores.
@@ -29,6 +31,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """How long the suites of several processes took: they are most of the whole."""
     if _SECONDS_OF_RANKS:
         terminalreporter.write_line(f"tests of several trainer or scorer processes: {sum(_SECONDS_OF_RANKS):.0f} s")
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """Commands and flows say where the process's logs go; the next test's are captured again."""
+    yield
+    structlog.reset_defaults()
 
 
 REPOSITORY = Path(__file__).parent.parent

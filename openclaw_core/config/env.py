@@ -3,13 +3,59 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from openclaw_core.config.legacy import HINTS, KEYS, RETIRED, ClusterHints, Legacy, read_legacy
+from openclaw_core.config.load import ConfigError, load_config
+from openclaw_core.config.schema import RunConfig
 
 EXTERNAL_KEYS = {
     "judge": ("OPENCLAW_JUDGE_API_KEY",),
     "simulator": ("OPENCLAW_SIMULATOR_API_KEY", "ARK_API_KEY"),
 }
 """Keys of others' services: what for → variables that may hold it, the first one set counts."""
+
+CLIENT_KEY = "SGLANG_API_KEY"
+"""The variable of a key that clients have, and the name of that key in the run."""
+
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a person asks for at a shell: by preset, environment and command line."""
+
+    config: RunConfig
+    overrides: dict[str, Any]
+    """Dotted name → value, of environment and command line together."""
+    told: tuple[str, ...]
+    """A line for each variable that counts, to be shown before anything is done."""
+
+
+def load_asked(preset: str, assigned: Mapping[str, Any]) -> Asked:
+    """Preset, then environment, then ``assigned`` (the command line); the later wins.
+
+    Only for commands that a person gives. Services, and flows in a worker, have another environment than the person: for
+    them a run's config.json and a flow run's parameters are the truth.
+
+    Raises:
+        ConfigError: as ``load_config`` and ``read_legacy``, with the variables that the message is about.
+    """
+    legacy = read_legacy(os.environ)
+    overrides = {**legacy.overrides, **assigned}
+    try:
+        config = load_config(preset, overrides)
+    except ConfigError as error:
+        lines = [line for name, line in _parameter_lines(legacy, assigned).items() if _is_about(str(error), legacy, name)]
+        raise ConfigError("\n".join([str(error), *(f"from the environment: {line}" for line in lines)])) from None
+    return Asked(config, overrides, tuple(_told(legacy, config, assigned)))
+
+
+def cluster_hints() -> ClusterHints:
+    """What the environment says of a cluster's hosts. Raises ConfigError."""
+    return read_legacy(os.environ).hints
 
 
 def external_keys() -> dict[str, str]:
@@ -18,6 +64,44 @@ def external_keys() -> dict[str, str]:
     return {what: key for what, key in found.items() if key}
 
 
+def client_keys() -> dict[str, str]:
+    """A key for clients of the gateway that the environment holds, by its name. Raises ConfigError."""
+    key = read_legacy({CLIENT_KEY: os.environ.get(CLIENT_KEY, "")}).gateway_key
+    return {CLIENT_KEY: key} if key else {}
+
+
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
     """This process's environment with ``extra`` laid over it, for a child process."""
     return {**os.environ, **extra}
+
+
+def _told(legacy: Legacy, config: RunConfig, assigned: Mapping[str, Any]) -> Iterator[str]:
+    yield from _parameter_lines(legacy, assigned).values()
+    for name in legacy.retired:
+        yield f"{name}={legacy.shown[name]}: {RETIRED[name].instead}"
+    if legacy.gateway_key is not None:
+        yield f"{CLIENT_KEY}: {KEYS[CLIENT_KEY]}"
+    for name in HINTS:
+        if name in legacy.shown and (config.cluster.containers or name not in _PROXIES):
+            yield f"{name}={legacy.shown[name]}: {_of_hosts(config)}"
+
+
+def _parameter_lines(legacy: Legacy, assigned: Mapping[str, Any]) -> dict[str, str]:
+    """Variable → what became of it."""
+    lines: dict[str, str] = {}
+    for name, values in legacy.parameters.items():
+        counts = [f"{dotted}={value}" for dotted, value in values.items() if dotted not in assigned]
+        overruled = [f"{dotted}={assigned[dotted]} of the command line" for dotted in values if dotted in assigned]
+        what = [*counts, *(f"no effect, for {text} counts" for text in overruled)]
+        lines[name] = f"{name}={legacy.shown[name]} → {', '.join(what)}"
+    return lines
+
+
+def _is_about(message: str, legacy: Legacy, name: str) -> bool:
+    return any(dotted in message for dotted in legacy.parameters[name])
+
+
+def _of_hosts(config: RunConfig) -> str:
+    if not config.cluster.containers:
+        return f"without effect, for preset {config.preset} runs on this machine"
+    return "kept for the hosts of the cluster; nothing uses it yet: set cluster.hosts and judge.base_urls"

@@ -19,7 +19,8 @@ from openclaw_core.config.training import LossConfig, OptimizerConfig, RolloutCo
 class ModelConfig(Section):
     """Which model is trained and where its files come from."""
 
-    name: str = Field(min_length=1, description="Directory name under paths.models and the model id that clients see.")
+    name: str = Field(min_length=1, description="Directory name under paths.models.")
+    served_name: str | None = Field(default=None, min_length=1, description="The model id that clients see; None: name.")
     source: str = Field(
         pattern=r"^(package|file|hf)://.+",
         description="package://<distribution>==<version>/<file.gguf>, file:///<directory>, or hf://<org>/<name>[@revision].",
@@ -28,6 +29,11 @@ class ModelConfig(Section):
     dtype: Literal["bf16", "fp32"] = Field(
         default="bf16", description="bf16: bf16 parameters with fp32 masters. fp32: for exactness tests."
     )
+
+    @property
+    def served_as(self) -> str:
+        """The model id that clients see."""
+        return self.served_name or self.name
 
 
 class PathsConfig(Section):

@@ -36,7 +36,7 @@ class GatewayClient:
     """
 
     def __init__(self, config: RunConfig, base_url: str, api_key: str) -> None:
-        self._model = config.model.name
+        self._model = config.model.served_as
         timeout_s = config.rollout.hold_max_s + config.engine.deadline_s
         patience_s = timeout_s + config.cluster.start_deadline_s
         self._client = PatientClient(base_url, api_key, timeout_s=timeout_s, patience_s=patience_s)

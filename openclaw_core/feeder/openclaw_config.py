@@ -59,7 +59,7 @@ class StateDir:
 
 def cli_config(config: RunConfig, gateway: Gateway, workspace: Path) -> dict[str, Any]:
     """The content of openclaw.json."""
-    cli, name = config.feeder.cli, config.model.name
+    cli, name = config.feeder.cli, config.model.served_as
     answer, window = config.rollout.max_response_tokens, cli.context_window or config.model.context_length
     model = {
         "id": name,

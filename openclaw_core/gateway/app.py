@@ -40,7 +40,7 @@ def create_app(deps: GatewayDeps, pending: Iterable[Turn] = (), readings: Iterab
     ``pending``: turns captured before a restart that nobody has reacted to yet, oldest first; their sessions go on.
     ``readings``: more numbers for /metrics, of the parts around the gateway.
     """
-    gateway, model, started = deps.config.gateway, deps.config.model.name, int(time.time())
+    gateway, model, started = deps.config.gateway, deps.config.model.served_as, int(time.time())
     inference = gateway.session_inference == "on"
     sessions = SessionBook(deps.sink, gateway.session_idle_s, inference=inference, max_sessions=gateway.max_sessions)
     sessions.restore(pending)

@@ -81,7 +81,7 @@ class ChatService:
     """Answers chat requests. A request that is refused has captured nothing."""
 
     def __init__(self, deps: GatewayDeps, sessions: SessionBook, metrics: GatewayMetrics) -> None:
-        self._model = deps.config.model.name
+        self._model = deps.config.model.served_as
         self._context_length = deps.config.model.context_length
         self._policy = SamplingPolicy.of(deps.config.rollout)
         self._renderer, self._engine, self._room = deps.renderer, deps.engine, deps.room

@@ -45,12 +45,21 @@ def first_line(log_file: Path) -> str:
     raise AssertionError(f"nothing was written to {log_file}")
 
 
+def command_line(pid: int) -> list[str]:
+    """The kernel shows none for a moment after the program was replaced."""
+    for _ in range(200):
+        if line := psutil.Process(pid).cmdline():
+            return line
+        time.sleep(0.05)
+    raise AssertionError(f"process {pid} has no command line")
+
+
 def test_a_started_process_is_found_again_by_its_record(processes: Processes, tmp_path: Path):
     started = processes.start("worker", SLEEP, log_file=tmp_path / "log")
     found = Processes(processes.directory).find("worker")
     assert found == started
     assert found.pid != psutil.Process().pid
-    assert psutil.Process(found.pid).cmdline() == SLEEP
+    assert command_line(found.pid) == SLEEP
 
 
 def test_it_lives_in_a_session_of_its_own_and_hears_the_given_environment(processes: Processes, tmp_path: Path):
