@@ -17,7 +17,6 @@ SHELL := /bin/bash
 PRESET ?= local-cpu
 STEPS ?=
 SET ?=
-TEST_PROCESSES ?= 2
 # On x86 the plain torch wheel carries CUDA, which nothing here uses; TORCH_INDEX=<url> names an index with CPU wheels.
 TORCH_INDEX ?=
 
@@ -66,9 +65,8 @@ check: setup
 	$(VENV)/bin/pyright
 	PYTHONPATH=. $(VENV)/bin/lint-imports
 
-# Files are dealt out to two processes: most tests wait for something, and one by one they take half an hour.
 test: check
-	$(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile
+	$(PY) -m pytest
 
 openclaw-cli: $(CLI_STAMP)
 
