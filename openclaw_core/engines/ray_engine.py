@@ -68,7 +68,8 @@ class RayEngine:
         try:
             while True:
                 try:
-                    piece = await asyncio.wait_for(arrivals.get(), self._deadline_s)
+                    async with asyncio.timeout(self._deadline_s):
+                        piece = await arrivals.get()
                 except TimeoutError:
                     raise EngineError(
                         f"{self._name}: {request.request_id} got no token for {self._deadline_s:g} s (engine.deadline_s)"
@@ -133,7 +134,8 @@ class RayEngine:
     async def _call(self, method: str, deadline_s: float, *arguments: Any) -> Any:
         reference = getattr(self._actor, method).remote(*arguments)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(reference.future()), deadline_s)
+            async with asyncio.timeout(deadline_s):
+                return await asyncio.wrap_future(reference.future())
         except TimeoutError:
             ray.cancel(reference)
             raise EngineError(f"{self._name}.{method} did not answer within {deadline_s:g} s (engine.deadline_s)") from None

@@ -200,7 +200,8 @@ class Router:
         while not self.ready:
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    await self._changed.wait()
             except TimeoutError:
                 raise EngineFull(f"no engine was ready for {self._wait_s:g} s") from None
 

@@ -90,7 +90,8 @@ class WaitingRoom:
     async def reopened(self) -> None:
         """For a request in flight that a publish broke off: wait for its end. Raises ApiError (503) after hold_max_s."""
         try:
-            await asyncio.wait_for(self._open.wait(), self._hold_max_s)
+            async with asyncio.timeout(self._hold_max_s):
+                await self._open.wait()
         except TimeoutError:
             raise held_too_long(f"The answer waited for {self._hold_max_s:g} s for new weights; try again later.") from None
 
@@ -106,7 +107,8 @@ class WaitingRoom:
     async def emptied(self, deadline_s: float) -> bool:
         """Whether all that is in flight has ended before the deadline; meant for a paused room."""
         try:
-            await asyncio.wait_for(self._empty.wait(), deadline_s)
+            async with asyncio.timeout(deadline_s):
+                await self._empty.wait()
         except TimeoutError:
             return False
         return True

@@ -93,7 +93,8 @@ class Intake:
     async def changed(self, timeout_s: float) -> None:
         """Wait until something happened, at most ``timeout_s`` seconds."""
         try:
-            await asyncio.wait_for(self._changed.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
         except TimeoutError:
             return
         self._changed.clear()

@@ -50,8 +50,8 @@ class PartStores:
             for node in nodes
         ]
         try:
-            answers = asyncio.gather(*(asyncio.wrap_future(store.host.remote().future()) for store in stores))
-            hosts = await asyncio.wait_for(answers, config.train.deadline_s)
+            async with asyncio.timeout(config.train.deadline_s):
+                hosts = await asyncio.gather(*(asyncio.wrap_future(store.host.remote().future()) for store in stores))
         except (TimeoutError, RayError) as error:
             for store in stores:
                 ray.kill(store)
@@ -76,8 +76,12 @@ class PartStores:
     async def retain(self, names: Iterable[str]) -> None:
         """Forget all checkpoints but these, on every host; a host that does not answer is left to the next time."""
         kept = list(names)
-        calls = [asyncio.wrap_future(store.retain.remote(kept).future()) for store in self.handles.values()]
-        answers = await asyncio.gather(*(asyncio.wait_for(call, self._deadline_s) for call in calls), return_exceptions=True)
+
+        async def retained(store: Any) -> None:
+            async with asyncio.timeout(self._deadline_s):
+                await asyncio.wrap_future(store.retain.remote(kept).future())
+
+        answers = await asyncio.gather(*map(retained, self.handles.values()), return_exceptions=True)
         for host, answer in zip(self.handles, answers, strict=True):
             if isinstance(answer, BaseException):
                 log.warning("old_checkpoints_not_removed", host=host, reason=str(answer))

@@ -118,7 +118,8 @@ class RankGroup:
         """Wait for the processes: a rank that starts is silent for a while."""
         starting = [_future(rank.where.remote()) for rank in self.ranks]
         try:
-            await asyncio.wait_for(asyncio.gather(*starting), self._train.deadline_s)
+            async with asyncio.timeout(self._train.deadline_s):
+                await asyncio.gather(*starting)
         except TimeoutError:
             late = [str(index) for index, future in enumerate(starting) if not future.done() or future.cancelled()]
             limit = self._train.deadline_s
@@ -143,7 +144,8 @@ class RankGroup:
     async def _look(self, index: int, patience_s: float) -> bool:
         """Note what a rank is doing; False where it does not answer."""
         try:
-            doing, seconds = await asyncio.wait_for(_future(self.ranks[index].where.remote()), patience_s)
+            async with asyncio.timeout(patience_s):
+                doing, seconds = await _future(self.ranks[index].where.remote())
         except TimeoutError:
             return False
         self._seen[index] = (doing, time.monotonic() - seconds)

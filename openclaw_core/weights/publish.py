@@ -79,7 +79,8 @@ class PublishedWeights:
             raise PublishError(f"{method}: these weights have no trainer behind them; they can only be read on this host")
         answer = asyncio.wrap_future(getattr(self.rank, method).remote(*arguments).future())
         try:
-            return await asyncio.wait_for(answer, self.deadline_s + _MARGIN_S)
+            async with asyncio.timeout(self.deadline_s + _MARGIN_S):
+                return await answer
         except TimeoutError:
             raise PublishError(
                 f"{method}{arguments}: the trainer's first rank did not answer within train.collective_s={self.deadline_s:g}"

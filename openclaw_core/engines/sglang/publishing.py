@@ -247,7 +247,8 @@ class Publisher:
         """
         for attempt in (weights.close_group(self._group), self._destroy()):
             try:
-                await asyncio.wait_for(attempt, self._deadlines.session_s)
+                async with asyncio.timeout(self._deadlines.session_s):
+                    await attempt
             except (OpenClawError, TimeoutError) as error:
                 log.warning("broadcast_group_left_open", group=self._group, error=str(error))
         self._address = None
@@ -277,7 +278,8 @@ class Publisher:
 
     async def _by(self, deadline_s: float, what: str, work: Awaitable[T]) -> T:
         try:
-            return await asyncio.wait_for(work, deadline_s)
+            async with asyncio.timeout(deadline_s):
+                return await work
         except TimeoutError:
             raise EngineError(f"waited {deadline_s:g} s for {what}") from None
         except EngineError:
