@@ -174,30 +174,6 @@ class Ledger:
         """Number of turns in a status."""
         return int(self._db.execute("SELECT COUNT(*) FROM turns WHERE status = ?", (status,)).fetchone()[0])
 
-    def recent(self, limit: int) -> list[dict[str, Any]]:
-        """The newest turns with their status and verdict, for people (`openclaw-rl turns`)."""
-        rows = self._db.execute(
-            "SELECT t.*, j.reward, j.hints, j.refused FROM turns t LEFT JOIN judgements j USING (turn_id) "
-            "ORDER BY t.seq DESC LIMIT ?",
-            (limit,),
-        )
-        return [
-            {
-                "turn_id": row["turn_id"],
-                "session_id": row["session_id"],
-                "status": row["status"],
-                "drop_reason": row["drop_reason"],
-                "step": row["step"],
-                "version": row["weight_version"],
-                "answer": json.loads(row["body"])["answer"],
-                "next_state": row["next_text"],
-                "reward": row["reward"],
-                "hints": json.loads(row["hints"]) if row["hints"] else [],
-                "refused": json.loads(row["refused"]) if row["refused"] else [],
-            }
-            for row in rows
-        ]
-
     # Steps
 
     def open_step(self, step: int, turn_ids: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from openclaw_core.evaluation.convergence import SessionsReport, State
+from openclaw_core.evaluation.convergence import State
 from openclaw_core.evaluation.record import EvaluationError
 from openclaw_core.evaluation.report import EvalReport, Share, compare
 from openclaw_core.evaluation.sessions import sessions_to_convergence
@@ -62,11 +62,6 @@ def run_results(directories: Sequence[Path]) -> list[RunResult]:
         RunDirError: no run directory.
     """
     return [_result(RunDir(directory)) for directory in directories]
-
-
-def runs_together(directories: Sequence[Path]) -> SessionsReport:
-    """Sessions to convergence over several runs of one method, each a trial: means, spreads, how many did not converge."""
-    return sessions_to_convergence([RunDir(directory) for directory in directories])
 
 
 def _result(run: RunDir) -> RunResult:

@@ -69,7 +69,6 @@ class TrainerWorker(Rank):
         config, train = self.config, self.config.train
         self.hf_dir, self.base_checkpoint = Path(hf_dir), Path(base_checkpoint)
         self.data_rank = parallel_state.get_data_parallel_rank()
-        self.model_group = parallel_state.get_tensor_model_parallel_group()
         transformer, self.gpt, module = build_model(self.spec, config, self.accelerator, self.base_checkpoint)
         ddp = DistributedDataParallelConfig(
             grad_reduce_in_fp32=True, use_distributed_optimizer=train.distributed_optimizer, overlap_grad_reduce=False

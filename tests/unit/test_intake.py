@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from openclaw_core.config import load_config
+from openclaw_core.inspection.reader import LedgerReader, TurnRecord
 from openclaw_core.ledger import Ledger, Outcome, TurnStatus
 from openclaw_core.loop import judging as module
 from openclaw_core.loop.intake import Intake
@@ -35,7 +36,8 @@ class World:
     def __init__(self, path: Path, grace_s: float = 60, **judge: Any) -> None:
         values = {f"judge.{name}": value for name, value in judge.items()} | {"rollout.reaction_grace_s": grace_s}
         self.config = load_config("local-cpu", values)
-        self.ledger, self.client, self.changes = Ledger(path / "l.sqlite"), FlakyClient(), 0
+        self.path = path / "l.sqlite"
+        self.ledger, self.client, self.changes = Ledger(self.path), FlakyClient(), 0
         self.judge = judge_of(self.client, deadline_s=5)
         self.intake = Intake(self.ledger, self.judge, self._changed, self.config, lambda hint: tuple(hint.encode()))
 
@@ -55,8 +57,9 @@ class World:
     async def until_ready(self, count: int) -> None:
         await self.until(lambda: self.intake.ready >= count)
 
-    def row(self, turn_id: str) -> dict[str, Any]:
-        return next(row for row in self.ledger.recent(100) if row["turn_id"] == turn_id)
+    def record(self, turn_id: str) -> TurnRecord:
+        with LedgerReader(self.path) as reader:
+            return reader.turn(turn_id)
 
 
 async def test_an_answer_keeps_its_place_from_capture_to_verdict(tmp_path: Path) -> None:
@@ -187,7 +190,7 @@ async def test_a_turn_that_does_not_fit_the_judge_is_dropped_with_its_reason(tmp
     world.client.always = {H: "too long"}
     world.say("a")
     await world.until(lambda: not world.intake.judging)
-    assert world.row("a")["drop_reason"] == DropReason.JUDGE_OVERFLOW
+    assert world.record("a").drop_reason == DropReason.JUDGE_OVERFLOW
     assert world.ledger.drops(1) == {"judge_overflow": 1}
 
 
@@ -215,7 +218,7 @@ async def test_a_hint_that_quotes_the_known_answer_is_refused_also_after_a_resta
     judgement = world.ledger.ready()[0].judgement
     assert len(judgement.hints) == 1
     assert [reason for _, reason in judgement.refused] == ["quotes_answer"] * 2
-    assert world.row("a")["refused"] == [list(pair) for pair in judgement.refused]
+    assert world.record("a").judgement == judgement
     assert world.intake.judge.take_metrics()["judge/hints_refused"] == {"quotes_answer": 2}
 
 
@@ -252,7 +255,9 @@ async def test_a_turn_that_loses_its_only_signal_to_the_known_answer_fills_no_pl
     await world.until_ready(1)
     world.ledger.add_outcome(Outcome("s1", "teacher", True, False, True, 1, ground_truth="friend"), step=1)
     world.intake.known_answer("s1")
-    assert (world.intake.ready, world.row("a")["status"], world.row("a")["hints"]) == (0, TurnStatus.NO_SIGNAL, [])
+    record = world.record("a")
+    assert record.judgement is not None
+    assert (world.intake.ready, record.status, record.judgement.hints) == (0, TurnStatus.NO_SIGNAL, ())
     await world.intake.stop()
 
 
@@ -265,10 +270,10 @@ async def test_tool_turns_are_judged_or_left_out(tmp_path: Path, handling: str, 
     world.say("tool", RESULT)
     world.say("user", THANKS, index=1)
     await world.until(lambda: not world.intake.judging)
-    assert world.row("user")["status"] == TurnStatus.READY
-    row = world.row("tool")
-    assert (row["status"], row["drop_reason"]) == (("no_signal", None) if judged else ("dropped", DropReason.TOOL_TURN))
-    assert row["next_state"] == RESULT.text
+    assert world.record("user").status == TurnStatus.READY
+    record = world.record("tool")
+    assert (record.status, record.drop_reason) == (("no_signal", None) if judged else ("dropped", DropReason.TOOL_TURN))
+    assert record.next_state == RESULT
     assert world.ledger.drops(1) == ({} if judged else {"tool_turn": 1})
 
 
@@ -305,8 +310,8 @@ async def test_the_third_repetition_keeps_a_session_out_of_training_from_there_o
     await world.until_ready(2)
     world.ledger.open_step(1, ["t0"])
     world.intake.turn(make_turn("t2", index=2, **turns[2]))
-    assert world.row("t1")["drop_reason"] == DropReason.LOOP
-    assert world.row("t0")["status"] == TurnStatus.BATCHED, "what is in a batch stays there"
+    assert world.record("t1").drop_reason == DropReason.LOOP
+    assert world.record("t0").status == TurnStatus.BATCHED, "what is in a batch stays there"
     assert world.intake.expected == 0, "it takes no place"
     world.intake.next_state("t2", THANKS)
     world.ledger.close()
@@ -314,7 +319,7 @@ async def test_the_third_repetition_keeps_a_session_out_of_training_from_there_o
     world.say("t3", THANKS, index=3, answer="Something else.")
     world.say("other", THANKS, session_id="s2", answer="Something else.")
     await world.until_ready(1)
-    assert [world.row(turn_id)["drop_reason"] for turn_id in ("t2", "t3", "other")] == ["loop", "loop", None]
+    assert [world.record(turn_id).drop_reason for turn_id in ("t2", "t3", "other")] == ["loop", "loop", None]
     assert world.ledger.drops(1) == {"loop": 3}
 
 
@@ -341,5 +346,5 @@ async def test_votes_of_a_session_that_begins_to_loop_are_wanted_no_more(tmp_pat
     world.intake.turn(make_turn("t1", index=1))
     world.client.gate.set()
     await asyncio.sleep(0.05)
-    assert world.row("t0")["drop_reason"] == DropReason.LOOP
+    assert world.record("t0").drop_reason == DropReason.LOOP
     assert (world.intake.judging, world.intake.ready) == (0, 0)
