@@ -72,7 +72,7 @@ class Publisher:
                     continue
                 wrong.discard(name)
                 target = segment.raw[name]
-                digest.add_bytes(name, own, target, partial(_take, rows(tensor), target))
+                digest.add_bytes(name, own, target, partial(_take, _rows(tensor), target))
             if wrong:
                 raise PublishError(f"these weights are missing or not those of the model: {', '.join(sorted(wrong)[:5])}")
             checksum = digest.result()
@@ -132,7 +132,7 @@ def _alike(own: Tensor, tensor: Tensor) -> bool:
     return own.dtype == tensor.dtype and own.shape in (tensor.shape, (tensor.shape[:2].numel(), *tensor.shape[2:]))
 
 
-def rows(tensor: Tensor) -> np.ndarray:
+def _rows(tensor: Tensor) -> np.ndarray:
     """A tensor's bytes as [n, bytes of a run]: runs that lie apart in memory; one where it is contiguous."""
     host = tensor.detach().cpu()
     if host.is_contiguous():

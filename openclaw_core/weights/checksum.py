@@ -45,16 +45,16 @@ class Checksum:
         self._batched = 0
         self._running: deque[Future[None]] = deque()
 
-    def add(self, name: str, tensor: Tensor, first: Callable[[slice], None] | None = None) -> None:
-        """Take one tensor in; each name once.
-
-        ``first`` is called for each piece right before it is digested, in the same thread, with where it lies in the tensor's
-        bytes: to bring the piece there, or to look at it while it is in the cache.
-        """
-        self.add_bytes(name, tensor, raw(tensor), first)
+    def add(self, name: str, tensor: Tensor) -> None:
+        """Take one tensor in; each name once."""
+        self.add_bytes(name, tensor, raw(tensor))
 
     def add_bytes(self, name: str, tensor: Tensor, data: np.ndarray, first: Callable[[slice], None] | None = None) -> None:
-        """As ``add``, for a tensor whose bytes (``raw``) are at hand."""
+        """As ``add``, for a tensor whose bytes (``raw``) are at hand.
+
+        ``first`` is called for each piece right before it is digested, in the same thread, with where it lies in the tensor's
+        bytes: to bring the piece there.
+        """
         if name in self._tensors:
             raise ValueError(f"{name} is already part of this checksum; each name counts once")
         digests = list[bytes]()
