@@ -34,7 +34,7 @@ from fastapi.responses import StreamingResponse
 from openclaw_core.config import load_config
 from openclaw_core.engines.protocol import EngineAborted, GenerateRequest, Tokens
 from openclaw_core.gateway.admission import WaitingRoom
-from openclaw_core.gateway.app import create_app
+from openclaw_core.gateway.app import KEEP_ALIVE_S, create_app
 from openclaw_core.gateway.chat import GatewayDeps
 from openclaw_core.gateway.rendering import ChatRenderer
 from openclaw_core.judge import build_judge
@@ -117,7 +117,7 @@ async def _serve(which: str, directory: Path, token_s: float) -> None:
     else:
         app = direct(engine, renderer)
     before = psutil.Process().memory_info().rss
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_keep_alive=KEEP_ALIVE_S))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         task = asyncio.create_task(server.serve(sockets=[listener]))
         print(listener.getsockname()[1], flush=True)

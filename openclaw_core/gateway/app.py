@@ -31,6 +31,10 @@ __all__ = ["GatewayDeps", "create_app"]
 
 log = structlog.get_logger()
 
+KEEP_ALIVE_S = 75
+"""How long the server keeps an idle connection: longer than clients do (httpx 5 s, aiohttp 15 s), or it may close one in the
+moment in which its client sends the next request, which then fails."""
+
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
@@ -65,13 +69,13 @@ def create_app(deps: GatewayDeps, pending: Iterable[Turn] = (), readings: Iterab
                 async with chat.serve(body, messages, tags) as reply:
                     shown = texts if body.logprobs else None
                     if body.stream:
-                        await _stream(Writer(send, gateway.client_timeout_s), reply, body, shown)
+                        await _stream(Writer(send), reply, body, shown)
                     else:
                         choices = await reply.complete()
                         content = completion_json(reply.envelope, choices, reply.usage, shown)
                         await JSONResponse(content, headers=reply.headers)(scope, receive, send)
 
-        return Watched(respond)
+        return Watched(respond, gateway.client_timeout_s)
 
     @app.get("/v1/models")
     async def models(request: Request) -> Response:

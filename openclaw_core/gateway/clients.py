@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 import structlog
 from fastapi import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from openclaw_core.config.serving import GatewayConfig
 from openclaw_core.gateway.errors import invalid_key, slow_client, too_large, too_many_requests
@@ -21,10 +22,6 @@ log = structlog.get_logger()
 
 KeySource = Callable[[], Mapping[str, str]]
 """Name → key, as they are now."""
-
-
-class ClientGone(ConnectionError):
-    """The client has closed its connection, or does not read what it asked for."""
 
 
 class Keys:
@@ -76,55 +73,68 @@ async def read_body(request: Request, gateway: GatewayConfig) -> bytes:
 
 
 class Writer:
-    """Sends a response piece by piece. A client that does not take a piece for ``timeout_s`` counts as gone."""
+    """Sends a response piece by piece."""
 
-    def __init__(self, send: Send, timeout_s: float) -> None:
-        self._send, self._timeout_s = send, timeout_s
+    def __init__(self, send: Send) -> None:
+        self._send = send
 
     async def begin(self, headers: Mapping[str, str]) -> None:
         """Status 200 and the headers."""
         pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-        await self._bounded({"type": "http.response.start", "status": 200, "headers": pairs})
+        await self._send({"type": "http.response.start", "status": 200, "headers": pairs})
 
     async def write(self, text: str) -> None:
         """The next piece; nothing is sent for an empty one."""
         if text:
-            await self._bounded({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
     async def end(self, text: str) -> None:
         """The last piece."""
-        await self._bounded({"type": "http.response.body", "body": text.encode(), "more_body": False})
-
-    async def _bounded(self, message: dict[str, object]) -> None:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._send(message)
-        except TimeoutError:
-            raise ClientGone(f"the client took nothing for {self._timeout_s:g} s") from None
+        await self._send({"type": "http.response.body", "body": text.encode(), "more_body": False})
 
 
 class Watched(Response):
-    """Runs ``respond`` to its end, or until the client is gone: then it is cancelled, and with it the request in the engine."""
+    """Runs ``respond`` to its end, or until the client is gone: then it is cancelled, and with it the request in the engine.
 
-    def __init__(self, respond: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+    A client that does not take a piece for ``timeout_s`` counts as gone.
+    """
+
+    def __init__(self, respond: Callable[[Scope, Receive, Send], Awaitable[None]], timeout_s: float) -> None:
         super().__init__()
-        self._respond = respond
+        self._respond, self._timeout_s = respond, timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        work = asyncio.ensure_future(self._respond(scope, receive, send))
+        patient = _PatientSend(send, self._timeout_s)
+        work = asyncio.ensure_future(self._respond(scope, receive, patient))
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            while not (work.done() or gone.done()) and (left := patient.left_s()) > 0:
+                await asyncio.wait({work, gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 work.result()
             else:
-                log.info("client_gone", path=scope["path"])
-        except ClientGone as error:
-            log.info("client_gone", path=scope["path"], reason=str(error))
+                why = "it closed the connection" if gone.done() else f"it took nothing for {self._timeout_s:g} s"
+                log.info("client_gone", path=scope["path"], reason=why)
         finally:
             for task in (work, gone):
                 task.cancel()
             await asyncio.gather(work, gone, return_exceptions=True)
+
+
+class _PatientSend:
+    """``send`` that knows since when it waits for the client. A timer for each piece would cost more than the piece."""
+
+    def __init__(self, send: Send, timeout_s: float) -> None:
+        self._send, self._timeout_s, self._since = send, timeout_s, 0.0
+
+    async def __call__(self, message: Message) -> None:
+        self._since = time.monotonic()
+        await self._send(message)
+        self._since = 0.0
+
+    def left_s(self) -> float:
+        """How long it is to wait at least before the client counts as gone; 0 or less: it does now."""
+        return self._timeout_s - (time.monotonic() - self._since if self._since else 0.0)
 
 
 async def _disconnected(receive: Receive) -> None:

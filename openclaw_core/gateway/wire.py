@@ -14,6 +14,8 @@ from openclaw_core.types import FinishReason
 
 DONE = "data: [DONE]\n\n"
 
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
@@ -66,8 +68,9 @@ class Events:
     """The events of a streamed answer: role, pieces, reason for ending, usage if asked; then DONE."""
 
     def __init__(self, envelope: Envelope, *, include_usage: bool, texts: TokenTexts | None) -> None:
-        self._head = envelope.of("chat.completion.chunk") | ({"usage": None} if include_usage else {})
-        self._texts = texts
+        head = _json(envelope.of("chat.completion.chunk") | ({"usage": None} if include_usage else {}))
+        self._head = f"data: {head[:-1]},"
+        self._envelope, self._texts = envelope, texts
 
     def role(self, index: int) -> str:
         """The first event of a choice."""
@@ -88,11 +91,11 @@ class Events:
 
     def usage(self, usage: dict[str, int]) -> str:
         """After the last choice, where it was asked for."""
-        return _data(self._head | {"choices": [], "usage": usage})
+        return _data(self._envelope.of("chat.completion.chunk") | {"choices": [], "usage": usage})
 
     def _event(self, index: int, delta: dict[str, Any], *, logprobs: Any = None, finish_reason: str | None = None) -> str:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
-        return _data(self._head | {"choices": [choice]})
+        return f'{self._head}"choices":[{_json(choice)}]}}\n\n'
 
 
 def error_event(body: dict[str, Any]) -> str:
@@ -121,4 +124,4 @@ def _message(answer: Answer) -> dict[str, Any]:
 
 
 def _data(event: dict[str, Any]) -> str:
-    return f"data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    return f"data: {_json(event)}\n\n"

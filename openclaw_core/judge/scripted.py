@@ -7,6 +7,7 @@ the parser and the vote count behind it are the real ones.
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -85,7 +86,12 @@ def _says(next_state: NextState, phrases: tuple[str, ...]) -> bool:
     """Whether a user's message has one of the phrases as whole words, whatever their case."""
     if next_state.role != "user":
         return False
-    return any(re.search(rf"\b{re.escape(phrase)}\b", next_state.text, re.IGNORECASE) for phrase in phrases)
+    return _whole_words(phrases).search(next_state.text) is not None
+
+
+@cache
+def _whole_words(phrases: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, phrases))})\b", re.IGNORECASE)
 
 
 def _topics(complaints: list[Complaint]) -> str:

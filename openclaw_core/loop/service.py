@@ -22,7 +22,7 @@ from openclaw_core.engines.router import Router, SlotState
 from openclaw_core.engines.start import engine_starts
 from openclaw_core.errors import OpenClawError
 from openclaw_core.gateway.admission import WaitingRoom
-from openclaw_core.gateway.app import create_app
+from openclaw_core.gateway.app import KEEP_ALIVE_S, create_app
 from openclaw_core.gateway.chat import GatewayDeps
 from openclaw_core.gateway.counts import advice
 from openclaw_core.gateway.metrics import Reading
@@ -53,9 +53,9 @@ async def serve(run: RunDir) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, state.shutdown.set)
     control = create_control_app(state, run.export)
-    async with _serving(control, config, "control"), contextlib.AsyncExitStack() as stack:
+    async with serving(control, config, "control"), contextlib.AsyncExitStack() as stack:
         app = await _assemble(config, run, state, stack)
-        await stack.enter_async_context(_serving(app, config, "gateway"))
+        await stack.enter_async_context(serving(app, config, "gateway"))
         log.info("service_ready", run=run.run_id, gateway=config.ports.gateway, control=config.ports.control)
         await state.shutdown.wait()
         log.info("service_stopping", run=run.run_id)
@@ -144,14 +144,14 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def _serving(app: FastAPI, config: RunConfig, name: Literal["gateway", "control"]) -> AsyncIterator[None]:
+async def serving(app: FastAPI, config: RunConfig, name: Literal["gateway", "control"]) -> AsyncIterator[None]:
     """Serve ``app`` on ports.<name> for the block's duration. Raises ServiceError if the port cannot be had."""
     host, port = config.gateway.host, getattr(config.ports, name)
     try:
         listener = socket.create_server((host, port))
     except OSError as error:
         raise ServiceError(f"cannot listen on {host}:{port} ({error.strerror}); set another port with ports.{name}") from error
-    server = _Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
+    server = _Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5, timeout_keep_alive=KEEP_ALIVE_S))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield
