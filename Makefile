@@ -66,7 +66,7 @@ check: setup
 	PYTHONPATH=. $(VENV)/bin/lint-imports
 
 test: check
-	$(PY) -m pytest
+	$(PY) -m pytest -n 2 --dist loadfile
 
 openclaw-cli: $(CLI_STAMP)
 

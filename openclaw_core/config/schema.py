@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from openclaw_core.config.cluster import ClusterConfig
 from openclaw_core.config.feedback import EvaluationConfig, FeederConfig, JudgeConfig
 from openclaw_core.config.section import Section
 from openclaw_core.config.serving import EngineConfig, GatewayConfig
@@ -61,32 +62,6 @@ class PortsConfig(Section):
                 raise ValueError(f"ports.{name} and ports.{seen[port]} are both {port}; give each its own")
             seen[port] = name
         return self
-
-
-class HostConfig(Section):
-    """One host and what it does."""
-
-    name: str
-    roles: tuple[Literal["local", "train", "rollout", "prm", "teacher"], ...]
-    npus: int = Field(default=0, ge=0, le=16)
-
-
-class ClusterConfig(Section):
-    """The hosts of a run. Without containers everything runs on this machine."""
-
-    containers: bool = Field(default=False, description="Run Ray in Docker containers of the project's image.")
-    image: str | None = Field(default=None, description="Image name and tag; needed with containers.")
-    hosts: tuple[HostConfig, ...] = Field(min_length=1)
-    start_deadline_s: float = Field(
-        default=300, gt=0, description="How long the training service may take to answer after a first start."
-    )
-    silence_s: float = Field(default=60, gt=0, description="Silence of the training service after which it is started again.")
-    ray_object_store_mb: int = Field(default=1500, ge=100, description="Shared memory of Ray's object store on each host.")
-
-    @property
-    def npus(self) -> int:
-        """NPUs over all hosts."""
-        return sum(host.npus for host in self.hosts)
 
 
 class RunConfig(Section):

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from openclaw_core.config.schema import HostConfig, RunConfig
+from openclaw_core.config.cluster import HostConfig
+from openclaw_core.config.schema import RunConfig
 from openclaw_core.planning.errors import PlanError
 from openclaw_core.weights.spec import ModelSpec
 
