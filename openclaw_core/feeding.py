@@ -1,16 +1,14 @@
-"""The feeder as a process beside the training: started, watched and ended by whoever drives the steps."""
+"""The feeder beside the training: started, watched and ended by whoever drives the steps."""
 
 from __future__ import annotations
 
-import sys
 import time
 
-from openclaw_core.cluster.processes import OwnedProcess, Processes
+from openclaw_core.cluster.runtime import FeederState, runtime_of
 from openclaw_core.errors import OpenClawError
 from openclaw_core.loop.client import OnWait
 from openclaw_core.rundir import RunDir
 
-NAME = "feeder"
 ABSENCE_S = 60.0
 """How long a feeder may be gone before a collection gives up: whoever owns it may be starting it again."""
 
@@ -19,16 +17,28 @@ class FeederGone(OpenClawError):
     """The feeder has ended though the training needs it; the message has its last lines."""
 
 
-def start_feeder(run: RunDir) -> OwnedProcess:
+def start_feeder(run: RunDir) -> FeederState:
     """Start ``openclaw-rl feed`` for the run, or take the one that is alive."""
-    processes = Processes(run.processes)
-    command = [sys.executable, "-m", "openclaw_core.cli", "feed", "--run-dir", str(run.path)]
-    return processes.find(NAME) or processes.start(NAME, command, log_file=run.logs / f"{NAME}.log")
+    with runtime_of(run.config(), run) as runtime:
+        return runtime.start_feeder()
+
+
+def feeder_state(run: RunDir) -> FeederState | None:
+    """None where the run has no feeder of its own, or no longer."""
+    with runtime_of(run.config(), run) as runtime:
+        return runtime.feeder()
+
+
+def feeder_finished(run: RunDir) -> bool:
+    """Whether a feeder that is not alive ended well; to be asked once, by the process that started it."""
+    with runtime_of(run.config(), run) as runtime:
+        return runtime.feeder_finished()
 
 
 def stop_feeder(run: RunDir) -> None:
     """End it, if it is running."""
-    Processes(run.processes).stop(NAME, grace_s=15)
+    with runtime_of(run.config(), run) as runtime:
+        runtime.stop_feeder()
 
 
 def feeder_watch(run: RunDir) -> OnWait:
@@ -36,15 +46,14 @@ def feeder_watch(run: RunDir) -> OnWait:
 
     A run that never had a feeder of its own is fed by people, and is not watched.
     """
-    processes = Processes(run.processes)
     last_alive = time.monotonic()
 
     def watch(_progress: str) -> None:
         nonlocal last_alive
-        feeder = processes.recorded(NAME)
-        if feeder is None or feeder.handle() is not None:
+        feeder = feeder_state(run)
+        if feeder is None or feeder.alive:
             last_alive = time.monotonic()
         elif time.monotonic() - last_alive > ABSENCE_S:
-            raise FeederGone(f"the feeder has ended, so nobody asks the model anything ({feeder.log}):\n{feeder.log_tail(15)}")
+            raise FeederGone(f"the feeder has ended, so nobody asks the model anything ({feeder.log}):\n{feeder.tail}")
 
     return watch

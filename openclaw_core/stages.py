@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Literal, TypedDict
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Literal, Protocol, TypedDict
 
 import structlog
 
-from openclaw_core.cluster import ray_head
-from openclaw_core.cluster.checks import Check, check_machine
-from openclaw_core.cluster.job import ServiceJob, keep_logs
+from openclaw_core.cluster.checks import check_machine
+from openclaw_core.cluster.job import ServiceJob
+from openclaw_core.cluster.runtime import runtime_of
 from openclaw_core.config import RunConfig
 from openclaw_core.errors import OpenClawError
 from openclaw_core.evaluation import evaluate as ask
 from openclaw_core.evaluation.beside import stop_trials
-from openclaw_core.feeding import stop_feeder
 from openclaw_core.loop.client import ControlClient, ControlError, ServiceSilent, ServiceStatus
 from openclaw_core.rundir import RunDir
+from openclaw_core.weights.hub import hub_access
 from openclaw_core.weights.layout import hf_directory, torch_dist_directory
 from openclaw_core.weights.sources import fetch_model
 
@@ -44,24 +45,49 @@ class StageResult(TypedDict):
     detail: str
 
 
+class Row(Protocol):
+    """What a check found: its text, and whether it is as it must be."""
+
+    @property
+    def check(self) -> str: ...
+
+    @property
+    def ok(self) -> bool: ...
+
+    def __str__(self) -> str: ...
+
+
 Stage = Callable[[RunConfig, RunDir], StageResult]
 
 
 def build_image(config: RunConfig, run: RunDir) -> StageResult:
-    """Build the container image of the cluster's hosts."""
-    return _without_hosts("build-image", config)
+    """Build the container image of the cluster's hosts. Raises ClusterError."""
+    if not config.cluster.containers:
+        return _without_containers("build-image", config)
+    if config.cluster.build is None:
+        detail = f"cluster.build is not set: image {config.cluster.image} must be on a host already"
+        return {"stage": "build-image", "status": "skipped", "detail": detail}
+    return _on_hosts("build-image", _host_stages().build_image, config, run)
 
 
 def distribute_image(config: RunConfig, run: RunDir) -> StageResult:
-    """Bring the image to every host."""
-    return _without_hosts("distribute-image", config)
+    """Bring the image, and this project's code, to every host. Raises ClusterError."""
+    if not config.cluster.containers:
+        return _without_containers("distribute-image", config)
+    return _on_hosts("distribute-image", _host_stages().distribute_image, config, run)
 
 
 def download_model(config: RunConfig, run: RunDir) -> StageResult:
-    """Fetch the model's files and write them as a Hugging Face directory. Raises WeightsError."""
+    """Fetch the model's files and write them as a Hugging Face directory. Raises WeightsError, ClusterError."""
     if config.cluster.containers:
-        return _on_the_hosts("download-model")
-    fetched = fetch_model(config.model.source, hf_directory(config), _say("download-model"))
+        return _on_hosts("download-model", _host_stages().download_model, config, run)
+    return download_here(config)
+
+
+def download_here(config: RunConfig) -> StageResult:
+    """``download_model`` on this machine, or inside a container on a host. Raises WeightsError."""
+    mirrors = config.model.mirrors
+    fetched = fetch_model(config.model.source, hf_directory(config), _say("download-model"), hub=lambda: hub_access(mirrors))
     return {
         "stage": "download-model",
         "status": "reused" if fetched.reused else "done",
@@ -70,12 +96,17 @@ def download_model(config: RunConfig, run: RunDir) -> StageResult:
 
 
 def convert_checkpoint(config: RunConfig, run: RunDir) -> StageResult:
-    """Convert the model to the trainer's format. Raises WeightsError."""
+    """Convert the model to the trainer's format. Raises WeightsError, ClusterError."""
+    if config.cluster.containers:
+        return _on_hosts("convert-checkpoint", _host_stages().convert_checkpoint, config, run)
+    return convert_here(config)
+
+
+def convert_here(config: RunConfig) -> StageResult:
+    """``convert_checkpoint`` on this machine, or inside a container on a host. Raises WeightsError."""
     # Brings in torch, which no other stage of this process needs.
     from openclaw_core.weights.convert import convert_checkpoint as convert
 
-    if config.cluster.containers:
-        return _on_the_hosts("convert-checkpoint")
     converted = convert(hf_directory(config), torch_dist_directory(config), config.model.dtype, _say("convert-checkpoint"))
     return {
         "stage": "convert-checkpoint",
@@ -85,11 +116,19 @@ def convert_checkpoint(config: RunConfig, run: RunDir) -> StageResult:
 
 
 def env_check(config: RunConfig, run: RunDir) -> StageResult:
-    """Check the machine (cluster/checks.py). Raises StageError with every row that is not right."""
-    return env_verdict(check_machine(config, run))
+    """Check this machine and the hosts (``look_at_everything``). Raises StageError with every row that is not right."""
+    return env_verdict(look_at_everything(config, run))
 
 
-def env_verdict(rows: list[Check]) -> StageResult:
+def look_at_everything(config: RunConfig, run: RunDir) -> Sequence[Row]:
+    """This machine (cluster/checks.py), then the hosts (cluster/host_checks.py). Never raises for what it finds."""
+    rows: list[Row] = list(check_machine(config, run))
+    if config.cluster.containers:
+        rows += _host_stages().env_check(config, run)
+    return rows
+
+
+def env_verdict(rows: Sequence[Row]) -> StageResult:
     """The stage's result for rows that were looked at already. Raises StageError with every row that is not right."""
     wrong = [str(row) for row in rows if not row.ok]
     if wrong:
@@ -98,12 +137,10 @@ def env_verdict(rows: list[Check]) -> StageResult:
 
 
 def launch_ray(config: RunConfig, run: RunDir) -> StageResult:
-    """Start the run's Ray head, or take the one that is alive. Raises ClusterError."""
-    if ray_head.find_head(run) is None:
-        keep_logs(run)  # of a head that has died: the new one starts with an empty directory
-    reused = ray_head.start_head(config, run)
-    detail = f"Ray head on port {config.ports.ray_gcs}, dashboard {ray_head.dashboard_url(config)}"
-    return {"stage": "launch-ray", "status": "reused" if reused else "done", "detail": detail}
+    """Start the run's Ray, or take the one that is alive. Raises ClusterError."""
+    with runtime_of(config, run) as runtime:
+        reused, where = runtime.launch()
+    return {"stage": "launch-ray", "status": "reused" if reused else "done", "detail": where}
 
 
 PREPARE: tuple[tuple[str, Stage], ...] = (
@@ -124,13 +161,13 @@ def attach_service(config: RunConfig, run: RunDir) -> StageResult:
         StageError: it ended or was not ready within cluster.start_deadline_s; with its last log lines.
         ClusterError: Ray does not answer.
     """
-    with ControlClient.of(run, config) as client:
+    with ControlClient.of(run, config) as client, runtime_of(config, run) as runtime:
         status = _status_now(client)
         if status is not None and status.serving:
             return {"stage": "service", "status": "reused", "detail": f"at step {status.step} of {status.steps}"}
         job = ServiceJob(config, run)
         if not job.active:
-            log.info("service_submitted", job=job.submit())
+            log.info("service_submitted", job=job.submit(runtime.service_command()))
         status = _wait_ready(config, client, job)
     return {"stage": "service", "status": "done", "detail": f"ready at step {status.step} of {status.steps}"}
 
@@ -146,8 +183,7 @@ def evaluate(config: RunConfig, run: RunDir, label: str) -> StageResult:
     """Ask the held-out problems and keep the report as evaluation/<label>.json. Raises EvaluationError, FeederError."""
     stage = f"evaluate-{label}"
     reused = (run.evaluation / f"{label}.json").exists()
-    url = f"http://127.0.0.1:{config.ports.gateway}/v1"
-    total = asyncio.run(ask(config, url, run.secrets().api_key, run.evaluation, label)).total
+    total = asyncio.run(ask(config, config.gateway_url, run.secrets().api_key, run.evaluation, label)).total
     low, high = total.satisfied_interval
     detail = f"satisfied {total.satisfied_share:.3f} [{low:.3f}, {high:.3f}], relevant {total.relevant_share:.3f} of {total.n}"
     return {"stage": stage, "status": "reused" if reused else "done", "detail": detail}
@@ -165,17 +201,17 @@ def export(config: RunConfig, run: RunDir) -> StageResult:
 
 
 def teardown(config: RunConfig, run: RunDir) -> StageResult:
-    """Stop feeder, trials, service and Ray head. The service ends its phase and writes a checkpoint first."""
-    stop_feeder(run)
+    """Stop feeder, trials, service and Ray. The service ends its phase and writes a checkpoint first."""
     stop_trials(run)
-    if ray_head.find_head(run) is None:
-        keep_logs(run)
-        ray_head.stop_head(run)
-        return {"stage": "teardown", "status": "skipped", "detail": f"nothing of run {run.run_id} is running"}
-    ended = _end_service(config, run)
-    keep_logs(run)
-    ray_head.stop_head(run)
-    return {"stage": "teardown", "status": "done", "detail": f"{ended}; Ray is stopped; logs are in {run.logs}"}
+    with runtime_of(config, run) as runtime:
+        runtime.stop_feeder()
+        was_alive = runtime.ray_alive()
+        ended = _end_service(config, run) if was_alive else f"nothing of run {run.run_id} is running"
+        runtime.keep_logs()
+        stopped = runtime.stop()
+    if not was_alive:
+        return {"stage": "teardown", "status": "skipped", "detail": ended}
+    return {"stage": "teardown", "status": "done", "detail": f"{ended}; {stopped}; logs are in {run.logs}"}
 
 
 def _end_service(config: RunConfig, run: RunDir) -> str:
@@ -227,16 +263,22 @@ def _wait_ready(config: RunConfig, client: ControlClient, job: ServiceJob) -> Se
     )
 
 
-def _without_hosts(stage: str, config: RunConfig) -> StageResult:
-    if config.cluster.containers:
-        detail = f"image {config.cluster.image} must be on the hosts already: this version does not build or send it"
-    else:
-        detail = f"preset {config.preset} has no containers"
-    return {"stage": stage, "status": "skipped", "detail": detail}
+def _without_containers(stage: str, config: RunConfig) -> StageResult:
+    return {"stage": stage, "status": "skipped", "detail": f"preset {config.preset} has no containers"}
 
 
-def _on_the_hosts(stage: str) -> StageResult:
-    return {"stage": stage, "status": "skipped", "detail": "done on the hosts, which hold the models"}
+def _host_stages() -> ModuleType:
+    """Brings in docker, which a run on this machine does without."""
+    from openclaw_core.cluster import host_stages as module
+
+    return module
+
+
+def _on_hosts(
+    stage: str, do: Callable[[RunConfig, RunDir, Callable[[str], None]], tuple[bool, str]], config: RunConfig, run: RunDir
+) -> StageResult:
+    reused, detail = do(config, run, _say(stage))
+    return {"stage": stage, "status": "reused" if reused else "done", "detail": detail}
 
 
 def _say(stage: str) -> Callable[[str], None]:

@@ -15,7 +15,11 @@ from prefect.artifacts import (
 )
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
+from prefect.logging import get_run_logger
 
+from openclaw_core.cluster.dry_run import dry_run
+from openclaw_core.cluster.dry_run.text import as_text
+from openclaw_core.config import RunConfig
 from openclaw_core.loop.summary import Summary, summary_rows
 
 COLUMNS = {
@@ -72,3 +76,10 @@ def report_summary(summary: Summary) -> None:
     """Keep the summary on the run's page."""
     rows = "\n".join(f"| {what} | {value} |" for what, value in summary_rows(summary))
     create_markdown_artifact(f"| | |\n|---|---|\n{rows}\n", key="summary", description=f"Run {summary['run_id']}")
+
+
+def show_dry_run(config: RunConfig, run_id: str) -> None:
+    """Log what a run would do on every host, and keep it on the run's page."""
+    text = as_text(dry_run(config, run_id))
+    get_run_logger().info("%s", text)
+    create_markdown_artifact(f"```\n{text}\n```\n", key="dry-run", description=f"What {run_id} would do; nothing was done")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import shutil
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,10 +54,13 @@ class Check:
 
 
 def check_machine(config: RunConfig, run: RunDir | None = None) -> list[Check]:
-    """Look at everything that ``run``, or a new run, needs of the machine it is started on. Never raises for what it finds."""
-    rows = [_python(), *_packages("npu" if config.cluster.npus else "cpu"), _people(config, run)]
-    if config.cluster.npus:
-        return [*rows, _npus(config)]
+    """Look at everything that ``run``, or a new run, needs of the machine it is started on. Never raises for what it finds.
+
+    Of a run with containers little is on this machine; its hosts are looked at by host_checks.
+    """
+    rows = [_python(), *_packages("cpu"), _people(config, run)]
+    if config.cluster.containers:
+        return [*rows, _ssh()]
     parameters = _parameters(config)
     return [
         *rows,
@@ -70,9 +72,19 @@ def check_machine(config: RunConfig, run: RunDir | None = None) -> list[Check]:
     ]
 
 
+def check_image() -> list[Check]:
+    """Look at what the image for Ascend hosts has of this project, while it is built: no host and no NPU is there."""
+    return [_python(), *_packages("npu")]
+
+
 def _python() -> Check:
     version = platform.python_version()
     return Check("python", version, version.startswith("3.11."), "the project runs on Python 3.11: make setup")
+
+
+def _ssh() -> Check:
+    found = shutil.which("ssh")
+    return Check("ssh", found or "not installed", found is not None, "install the OpenSSH client")
 
 
 def _people(config: RunConfig, run: RunDir | None) -> Check:
@@ -195,17 +207,3 @@ def _ports(config: RunConfig, run: RunDir | None) -> Iterator[Check]:
     if not taken:
         numbers = ", ".join(str(getattr(config.ports, name)) for name in (*SERVICE_PORTS, *RAY_PORTS))
         yield Check("ports", f"{numbers} are free", True)
-
-
-def _npus(config: RunConfig) -> Check:
-    host = socket.gethostname()
-    counts = {h.npus for h in config.cluster.hosts}
-    names = ", ".join(h.name for h in config.cluster.hosts)
-    need = f"preset {config.preset} needs {'/'.join(map(str, sorted(counts)))} NPUs on each of {names}"
-    if shutil.which("npu-smi") is None:
-        advice = (
-            f"{need}. Run it from a host of that cluster with the Ascend driver, or choose preset local-cpu, which needs none"
-        )
-        return Check("npu", f"no NPU found on {host}: npu-smi is not installed", False, advice)
-    advice = f"{need}; preparing and driving those hosts is not part of this version. Choose preset local-cpu"
-    return Check("npu", f"npu-smi is installed on {host}", False, advice)

@@ -7,7 +7,7 @@ One connection a host is opened and shared (ControlMaster); it is closed with ``
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import itertools
 import shlex
 import shutil
 import subprocess
@@ -29,6 +29,21 @@ T = TypeVar("T")
 
 CONNECTION_FAILED = 255
 """Exit status of ssh itself; a command's own status may be the same."""
+IDLE_S = 60
+"""After this long without a command the shared connection ends, also where nobody has closed it."""
+
+# A connection that breaks looks to `cat` like the end of the file: hence the length.
+WRITE = """
+umask 077
+part=$1.part
+mkdir -p "$(dirname "$1")" && cat > "$part" || exit
+came=$(wc -c < "$part")
+[ "$came" -eq "$3" ] || { echo "only $came of $3 bytes of $1 came through" >&2; rm -f "$part"; exit 1; }
+chmod "$2" "$part" && mv -f "$part" "$1"
+"""
+
+
+_numbers = itertools.count()
 
 
 class HostError(ClusterError):
@@ -77,11 +92,7 @@ class Host:
             Unreachable: the host did not answer.
             HostError: the command failed (with ``check``), or did not end in time.
         """
-        limit = timeout_s or self._ssh.command_timeout_s
-        try:
-            done = subprocess.run(self.line(*command), input=input or b"", capture_output=True, timeout=limit, check=False)
-        except subprocess.TimeoutExpired:
-            raise HostError(self.name, f"{shlex.join(command)} did not end within {limit:g} s") from None
+        done = self._ended(self.line(*command), shlex.join(command), timeout_s or self._ssh.command_timeout_s, input or b"")
         output = Output(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
         if output.code == CONNECTION_FAILED and not self.alive():
             raise Unreachable(self.name, self._why(output.stderr))
@@ -93,6 +104,10 @@ class Host:
     def line(self, *command: str) -> list[str]:
         """The command line on this machine that runs ``command`` on the host, for pipes; its status 255 is ssh's own."""
         return ["ssh", *self._options(), "-T", self._destination, "--", shlex.join(command)]
+
+    def terminal(self, *command: str) -> list[str]:
+        """As ``line``, with a terminal, for a person."""
+        return ["ssh", *self._options(), "-t", self._destination, "--", shlex.join(command)]
 
     def alive(self) -> bool:
         """Whether the host can be reached now."""
@@ -110,41 +125,45 @@ class Host:
 
     def read(self, path: PurePosixPath) -> bytes:
         """A small file. Raises HostError."""
-        limit = self._ssh.command_timeout_s
-        try:
-            done = subprocess.run(
-                self.line("cat", str(path)), stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise HostError(self.name, f"reading {path} did not end within {limit:g} s") from None
+        done = self._ended(self.line("cat", str(path)), f"reading {path}", self._ssh.command_timeout_s, b"")
+        if done.returncode == CONNECTION_FAILED and not self.alive():
+            raise Unreachable(self.name, self._why(done.stderr.decode(errors="replace")))
         if done.returncode:
             raise HostError(self.name, f"{path} cannot be read: {done.stderr.decode(errors='replace').strip()}")
         return done.stdout
 
     def write(self, path: PurePosixPath, data: bytes, mode: int = 0o600) -> None:
         """Put a small file in place, whole or not at all. What is in it is on no command line. Raises HostError."""
-        script = 'umask 077; mkdir -p "$(dirname "$1")" && cat > "$1.part" && chmod "$2" "$1.part" && mv -f "$1.part" "$1"'
-        self.run("sh", "-c", script, "write", str(path), f"{mode:o}", input=data)
+        self.run("sh", "-c", WRITE, "write", str(path), f"{mode:o}", str(len(data)), input=data)
 
     @contextlib.contextmanager
     def socket(self, remote: PurePosixPath) -> Iterator[Path]:
         """A Unix socket on this machine that leads to one on the host, for the block's duration. Raises HostError."""
-        local = self._control.parent / f"{self.name}-{hashlib.sha256(str(remote).encode()).hexdigest()[:8]}.sock"
-        local.unlink(missing_ok=True)
-        self.run("test", "-S", str(remote))
+        what = f"the Unix socket {remote}"
+        if self.run("test", "-S", str(remote), check=False).code:
+            raise HostError(self.name, f"{what} does not exist; is its server running, and may {self.config.user} see it?")
+        # Each its own: two blocks may lead to the same socket at once.
+        local = self._control.parent / f"{self.name}-{next(_numbers)}.sock"
         forward = ["-L", f"{local}:{remote}"]
-        self._control_command("forward", *forward)
-        try:
-            yield local
-        finally:
-            with contextlib.suppress(HostError):  # the connection may be gone, and the forward with it
-                self._control_command("cancel", *forward)
-            local.unlink(missing_ok=True)
+        with self._kept_open():
+            self._control_command("forward", *forward)
+            try:
+                yield local
+            finally:
+                with contextlib.suppress(HostError):  # the connection may be gone, and the forward with it
+                    self._control_command("cancel", *forward)
+                local.unlink(missing_ok=True)
 
     def close(self) -> None:
         """End the shared connection, if there is one."""
         with contextlib.suppress(HostError):
             self._control_command("exit")
+
+    @property
+    def _known_as(self) -> str:
+        """Its entry in known_hosts."""
+        at, port = self.config.reached_at, self.config.port
+        return at if port == 22 else f"'[{at}]:{port}'"
 
     @property
     def _destination(self) -> str:
@@ -160,29 +179,56 @@ class Host:
             "StrictHostKeyChecking": "yes" if ssh.host_keys == "verify" else "accept-new",
             "ControlMaster": "auto",
             "ControlPath": self._control,
-            "ControlPersist": 60,
+            "ControlPersist": IDLE_S,
             "StreamLocalBindUnlink": "yes",
             "LogLevel": "ERROR",
         }
         if ssh.known_hosts is not None:
-            options |= {"UserKnownHostsFile": ssh.known_hosts, "GlobalKnownHostsFile": "/dev/null"}
+            options |= {"UserKnownHostsFile": _quoted(ssh.known_hosts), "GlobalKnownHostsFile": "/dev/null"}
         if ssh.key is not None:
-            options |= {"IdentityFile": ssh.key, "IdentitiesOnly": "yes"}
+            options |= {"IdentityFile": _quoted(ssh.key), "IdentitiesOnly": "yes"}
         return [*(word for name, value in options.items() for word in ("-o", f"{name}={value}")), "-p", str(self.config.port)]
 
+    @contextlib.contextmanager
+    def _kept_open(self) -> Iterator[None]:
+        """The shared connection does not count as idle: a forward that nothing uses would not count as use.
+
+        The command on the host ends with this process too, however that ends.
+        """
+        with subprocess.Popen(
+            self.line("cat"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as holder:
+            try:
+                yield
+            finally:
+                holder.kill()
+
+    def _ended(self, line: list[str], what: str, limit_s: float, input: bytes) -> subprocess.CompletedProcess[bytes]:
+        try:
+            return subprocess.run(line, input=input, capture_output=True, timeout=limit_s, check=False)
+        except subprocess.TimeoutExpired:
+            if self.alive():
+                raise HostError(self.name, f"{what} did not end within {limit_s:g} s; it may be running there still") from None
+            raise Unreachable(self.name, f"{what} did not end within {limit_s:g} s, and the host does not answer") from None
+
     def _control_command(self, name: str, *words: str) -> None:
-        limit = self._ssh.command_timeout_s
-        done = subprocess.run(
-            ["ssh", *self._options(), "-O", name, *words, self._destination], capture_output=True, timeout=limit, check=False
-        )
+        line = ["ssh", *self._options(), "-O", name, *words, self._destination]
+        done = self._ended(line, f"ssh -O {name}", self._ssh.command_timeout_s, b"")
         if done.returncode:
             raise HostError(self.name, f"ssh -O {name}: {done.stderr.decode(errors='replace').strip()}")
 
     def _why(self, said: str) -> str:
         where = f"{self._destination} port {self.config.port}"
+        known = self._ssh.known_hosts or "~/.ssh/known_hosts"
+        if "identification has changed" in said.lower():
+            return (
+                f"{where}: its host key is not the one in {known}, so it may be another machine; where the host was set up "
+                f"anew, remove the old key (ssh-keygen -R {self._known_as} -f {known}) and add the new one, compared with the "
+                "host's own"
+            )
         if "host key" in said.lower():
             return (
-                f"{where}: {said.strip()}; its key must be in {self._ssh.known_hosts or '~/.ssh/known_hosts'} "
+                f"{where}: {said.strip()}; its key must be in {known} "
                 "(ssh-keyscan, compared with the host's own), or set cluster.ssh.host_keys=accept-new"
             )
         if "permission denied" in said.lower():
@@ -248,3 +294,8 @@ def on_each(hosts: Sequence[Host], do: Callable[[Host], T]) -> list[T]:
     if errors:
         raise ClusterError("\n".join(errors))
     return results
+
+
+def _quoted(file: Path) -> str:
+    """As the value of an option of ssh, which splits at spaces and replaces what follows a '%'."""
+    return '"' + str(file).replace("%", "%%") + '"'

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import requests
@@ -17,6 +17,10 @@ from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.ray_head import auth_header, dashboard_url, driver_log
 from openclaw_core.config import RunConfig
 from openclaw_core.rundir import RunDir
+
+NO_AGENT = "No available agent"
+"""What Ray's job API says while no node can start jobs yet."""
+AGENT_DEADLINE_S = 120.0
 
 
 class ServiceJob:
@@ -42,18 +46,26 @@ class ServiceJob:
         status = self.status()
         return status is not None and not status.is_terminal()
 
-    def submit(self) -> str:
-        """Start the next attempt and return its submission id."""
+    def submit(self, command: Sequence[str]) -> str:
+        """Start the next attempt, which runs ``command``, and return its submission id."""
         latest = self._latest()
         attempt = 1 + max(_attempt(latest) if latest else 0, _kept_attempts(self.run))
-        command = [sys.executable, "-m", "openclaw_core.cli", "serve", "--run-dir", str(self.run.path)]
         # passive: OpenMP threads that wait in a loop take the cores from whoever's turn it is.
         environment = {"env_vars": {"OMP_WAIT_POLICY": "passive", "PYTHONUNBUFFERED": "1"}}
-        return self._ask(
-            lambda: self._client.submit_job(
-                entrypoint=f"exec {shlex.join(command)}", submission_id=f"{self.run.run_id}-{attempt}", runtime_env=environment
-            )
-        )
+        submission_id = f"{self.run.run_id}-{attempt}"
+        end = time.monotonic() + AGENT_DEADLINE_S
+        while True:
+            try:
+                return self._ask(
+                    lambda: self._client.submit_job(
+                        entrypoint=f"exec {shlex.join(command)}", submission_id=submission_id, runtime_env=environment
+                    )
+                )
+            except ClusterError as error:
+                # The dashboard answers before the agent that starts jobs is there; on a busy machine, long before.
+                if NO_AGENT not in str(error) or time.monotonic() > end:
+                    raise
+            time.sleep(0.5)
 
     def stop(self, deadline_s: float = 60) -> None:
         """End the latest attempt, if it is active: SIGTERM by Ray, then SIGKILL. Raises ClusterError at the deadline."""
@@ -77,10 +89,19 @@ class ServiceJob:
         text: str = self._ask(lambda: self._client.get_job_logs(submission_id))
         return "\n".join(text.splitlines()[-lines:])
 
+    def keep_logs(self) -> None:
+        """Write what every attempt wrote so far into the run's logs, as service-<attempt>.log."""
+        for job in self._ours():
+            submission_id = job.submission_id or ""
+            text: str = self._ask(lambda submission_id=submission_id: self._client.get_job_logs(submission_id))
+            kept_log(self.run, _attempt(job)).write_text(text, encoding="utf-8")
+
     def _latest(self) -> JobDetails | None:
+        return max(self._ours(), key=_attempt, default=None)
+
+    def _ours(self) -> list[JobDetails]:
         jobs: list[JobDetails] = self._ask(self._client.list_jobs)
-        ours = [job for job in jobs if job.submission_id and job.submission_id.startswith(f"{self.run.run_id}-")]
-        return max(ours, key=_attempt, default=None)
+        return [job for job in jobs if job.submission_id and job.submission_id.startswith(f"{self.run.run_id}-")]
 
     def _ask(self, call: Callable[[], Any]) -> Any:
         try:
@@ -89,10 +110,15 @@ class ServiceJob:
             raise ClusterError(f"Ray's job API on {self._url} (ports.ray_dashboard): {error}") from error
 
 
-def keep_logs(run: RunDir) -> None:
-    """Copy what every attempt wrote out of Ray's temporary files into the run's logs, as service-<attempt>.log."""
+def keep_driver_logs(run: RunDir) -> None:
+    """The same for a Ray of this machine, alive or not: out of its temporary files."""
     for file in driver_log(run, f"{run.run_id}-*").parent.glob(f"job-driver-{run.run_id}-*.log"):
-        shutil.copyfile(file, run.logs / f"service-{file.stem.rpartition('-')[2]}.log")
+        shutil.copyfile(file, kept_log(run, int(file.stem.rpartition("-")[2])))
+
+
+def kept_log(run: RunDir, attempt: int) -> Path:
+    """Where the log of an attempt of the service is kept."""
+    return run.logs / f"service-{attempt}.log"
 
 
 def _attempt(job: JobDetails) -> int:

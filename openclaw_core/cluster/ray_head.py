@@ -51,7 +51,7 @@ def stop_head(run: RunDir) -> bool:
 
 def dashboard_url(config: RunConfig) -> str:
     """Where Ray's dashboard and job API listen."""
-    return f"http://127.0.0.1:{config.ports.ray_dashboard}"
+    return f"http://{config.cluster.head_address}:{config.ports.ray_dashboard}"
 
 
 def auth_header(run: RunDir) -> dict[str, str]:

@@ -16,12 +16,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from openclaw_core.cluster.pinning import HOST, JUDGE
 from openclaw_core.config.cluster import ClusterConfig, HostConfig
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.planning.placement import Placement
 
 WORK = PurePosixPath("/openclaw")
 MODELS, RUNS, CODE = WORK / "models", WORK / "runs", WORK / "code"
+
+RAY_TOKEN = "ray-token"
+"""File in the run's directory."""
 
 RUN_LABEL, HOST_LABEL, ROLE_LABEL = "openclaw.run", "openclaw.host", "openclaw.role"
 
@@ -38,7 +42,7 @@ DRIVER_MOUNTS = (
 """Of the host's driver; those that a host does not have are left out when the container is made."""
 
 PINNED = 1000
-"""Units of the resource ``host:<name>``, of which whoever must be on that host asks for one."""
+"""Units of a host's own resource (pinning.py), of which whoever must be on that host asks for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,11 @@ def on_host(host: HostConfig, path: PurePosixPath) -> PurePosixPath:
 def container_name(run_id: str, role: str) -> str:
     """Unique on a host."""
     return f"openclaw-{run_id}-{role}"
+
+
+def ray_container(config: RunConfig, run_id: str, host: HostConfig) -> str:
+    """Name of the container of Ray on a host."""
+    return container_name(run_id, "head" if host == config.cluster.head else "worker")
 
 
 def labels(run_id: str, host: HostConfig, role: str) -> dict[str, str]:
@@ -176,7 +185,7 @@ def _ray(
     config: RunConfig, run_id: str, host: HostConfig, placement: Placement, code: str, role: str, options: dict[str, object]
 ) -> ContainerSpec:
     cluster, cards = config.cluster, ray_npus(host, placement)
-    secrets = run_path(run_id) / "ray-token"
+    secrets = run_path(run_id) / RAY_TOKEN
     options = options | {
         "--node-ip-address": host.reached_at,
         "--object-store-memory": cluster.ray_object_store_mb * 1_000_000,
@@ -216,11 +225,11 @@ def _worker_options(config: RunConfig) -> dict[str, object]:
 
 def resources(host: HostConfig, cards: tuple[int, ...]) -> dict[str, float]:
     """Custom resources of a host's Ray node."""
-    found: dict[str, float] = {f"host:{host.name}": PINNED}
+    found: dict[str, float] = {f"{HOST}{host.name}": PINNED}
     if cards:
         found["NPU"] = len(cards)
     if "prm" in host.roles:
-        found["prm_gpu"] = host.npus or 1
+        found[JUDGE] = host.npus or 1
     return found
 
 

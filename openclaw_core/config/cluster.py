@@ -110,7 +110,7 @@ class ClusterConfig(Section):
     )
     ray_deadline_s: float = Field(default=120, gt=0, description="How long Ray may take until all hosts have joined.")
     silence_s: float = Field(default=60, gt=0, description="Silence of the training service after which it is started again.")
-    liveness_s: float = Field(default=15, gt=0, description="Silence of a host after which the loop says that it is gone.")
+    liveness_s: float = Field(default=10, gt=0, description="Silence of a host after which /status and the log say so.")
     ray_object_store_mb: int = Field(default=1500, ge=100, description="Shared memory of Ray's object store on each host.")
 
     @model_validator(mode="after")

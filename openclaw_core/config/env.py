@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from openclaw_core.config.legacy import HINTS, KEYS, RETIRED, ClusterHints, Legacy, read_legacy
+from openclaw_core.config.hosts import OnHosts, lay_on_hosts, with_judge_urls
+from openclaw_core.config.legacy import KEYS, RETIRED, ClusterHints, Legacy, read_legacy
 from openclaw_core.config.load import ConfigError, load_config
 from openclaw_core.config.schema import RunConfig
 
 EXTERNAL_KEYS = {
+    "hub": ("HF_TOKEN",),
     "judge": ("OPENCLAW_JUDGE_API_KEY",),
     "simulator": ("OPENCLAW_SIMULATOR_API_KEY", "ARK_API_KEY"),
 }
@@ -19,8 +21,6 @@ EXTERNAL_KEYS = {
 
 CLIENT_KEY = "SGLANG_API_KEY"
 """The variable of a key that clients have, and the name of that key in the run."""
-
-_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,17 @@ def load_asked(preset: str, assigned: Mapping[str, Any]) -> Asked:
         ConfigError: as ``load_config`` and ``read_legacy``, with the variables that the message is about.
     """
     legacy = read_legacy(os.environ)
-    overrides = {**legacy.overrides, **assigned}
+    overrides, hosts = {**legacy.overrides, **assigned}, OnHosts({}, {})
     try:
+        hosts = lay_on_hosts(legacy, load_config(preset, overrides), assigned)
+        overrides = with_judge_urls(preset, {**hosts.overrides, **overrides})
         config = load_config(preset, overrides)
     except ConfigError as error:
         lines = [line for name, line in _parameter_lines(legacy, assigned).items() if _is_about(str(error), legacy, name)]
+        lines += _host_lines(legacy, hosts, overrides, assigned) if "cluster." in str(error) else []
         raise ConfigError("\n".join([str(error), *(f"from the environment: {line}" for line in lines)])) from None
-    return Asked(config, overrides, tuple(_told(legacy, config, assigned)))
+    lines = _host_lines(legacy, hosts, overrides, assigned)
+    return Asked(config, overrides, (*_told(legacy, assigned), *lines))
 
 
 def cluster_hints() -> ClusterHints:
@@ -75,15 +79,20 @@ def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **extra}
 
 
-def _told(legacy: Legacy, config: RunConfig, assigned: Mapping[str, Any]) -> Iterator[str]:
+def _told(legacy: Legacy, assigned: Mapping[str, Any]) -> Iterator[str]:
     yield from _parameter_lines(legacy, assigned).values()
     for name in legacy.retired:
         yield f"{name}={legacy.shown[name]}: {RETIRED[name].instead}"
     if legacy.gateway_key is not None:
         yield f"{CLIENT_KEY}: {KEYS[CLIENT_KEY]}"
-    for name in HINTS:
-        if name in legacy.shown and (config.cluster.containers or name not in _PROXIES):
-            yield f"{name}={legacy.shown[name]}: {_of_hosts(config)}"
+
+
+def _host_lines(legacy: Legacy, hosts: OnHosts, overrides: Mapping[str, Any], assigned: Mapping[str, Any]) -> list[str]:
+    """A line for each variable that says something of the hosts."""
+    said = dict(hosts.said)
+    if "PRM_NODE" in said and "judge.base_urls" in overrides and not {"cluster.hosts", "judge.base_urls"} & set(assigned):
+        said["PRM_NODE"] += f", judge.base_urls={','.join(overrides['judge.base_urls'])}"
+    return [f"{name}={legacy.shown[name]} → {what}" for name, what in said.items()]
 
 
 def _parameter_lines(legacy: Legacy, assigned: Mapping[str, Any]) -> dict[str, str]:
@@ -99,9 +108,3 @@ def _parameter_lines(legacy: Legacy, assigned: Mapping[str, Any]) -> dict[str, s
 
 def _is_about(message: str, legacy: Legacy, name: str) -> bool:
     return any(dotted in message for dotted in legacy.parameters[name])
-
-
-def _of_hosts(config: RunConfig) -> str:
-    if not config.cluster.containers:
-        return f"without effect, for preset {config.preset} runs on this machine"
-    return "kept for the hosts of the cluster; nothing uses it yet: set cluster.hosts and judge.base_urls"

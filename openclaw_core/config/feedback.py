@@ -33,6 +33,10 @@ class JudgeConfig(Section):
         "max_completion_tokens: 4096, temperature: null} for models that want it so.",
     )
     max_concurrent: int = Field(default=32, ge=1, description="Calls that are in flight together, over all turns.")
+    placement: Literal["elsewhere", "prm"] = Field(
+        default="elsewhere",
+        description="prm: on the hosts with that role, by the run. elsewhere: in the service (scripted), or at base_urls.",
+    )
     votes: int = Field(default=3, ge=1, le=15, description="M")
     hint_label: str = Field(default="", description="Put before a hint; empty where the model does better without.")
     min_hint_chars: int = Field(default=11, ge=1, description="Shorter hints are not accepted.")

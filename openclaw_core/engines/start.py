@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from openclaw_core.cluster.pinning import on_host
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.engines.protocol import OwnedEngine
 from openclaw_core.engines.ray_engine import RayEngine
 from openclaw_core.engines.router import StartEngine
 from openclaw_core.engines.sglang.client import SGLangEngine
+from openclaw_core.planning.placement import place_ranks
 from openclaw_core.rundir import RunDir
 
 
 def engine_starts(config: RunConfig, run: RunDir, hf_dir: Path) -> list[tuple[str, StartEngine]]:
     """Name and start of each of ``engine.count`` engines with the model in ``hf_dir``."""
+    hosts = place_ranks(config).engine.hosts
 
     def local(index: int) -> StartEngine:
         async def start() -> OwnedEngine:
-            engine = RayEngine.start(config, hf_dir, name=f"engine-{index}")
+            here = on_host(config.cluster, hosts[index])
+            engine = RayEngine.start(config, hf_dir, name=f"engine-{index}", resources=here)
             await engine.ready()
             return engine
 

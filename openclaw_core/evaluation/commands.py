@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from openclaw_core.config.schema import RunConfig
 from openclaw_core.evaluation import tables
 from openclaw_core.evaluation.convergence import SessionsReport
 from openclaw_core.evaluation.following import follow
@@ -43,7 +42,7 @@ def held_out(run: RunDir, label: str | None = None, against: str | None = None) 
     if label is None:
         with ControlClient.of(run, config) as control:
             label = f"version-{control.status(silence_s=2).version}"
-    report = asyncio.run(evaluate(config, _gateway(config), run.secrets().api_key, run.evaluation, label))
+    report = asyncio.run(evaluate(config, config.gateway_url, run.secrets().api_key, run.evaluation, label))
     title, rows = tables.held_out_title(report, earlier), tables.held_out_rows(report, earlier)
     return Findings(((title, rows),), tables.held_out_json(report, earlier))
 
@@ -79,8 +78,4 @@ async def _follow(run: RunDir, seeds: int | None, stop_on: Sequence[signal.Signa
     for name in stop_on:
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     with ControlClient.of(run, config) as control:
-        return await follow(config, _gateway(config), run.secrets().api_key, control, run.evaluation, stop, seeds)
-
-
-def _gateway(config: RunConfig) -> str:
-    return f"http://127.0.0.1:{config.ports.gateway}/v1"
+        return await follow(config, config.gateway_url, run.secrets().api_key, control, run.evaluation, stop, seeds)

@@ -46,7 +46,13 @@ def _client(config: RunConfig, api_key: str | None) -> JudgeClient:
             deadline_s=judge.deadline_s,
             body=judge.body,
         )
-    return _sglang(config, api_key) if judge.client == "sglang" else ScriptedJudge()
+    if judge.client == "sglang":
+        return _sglang(config, api_key)
+    if judge.placement == "prm":
+        from openclaw_core.judge.placed import PlacedJudge  # brings in Ray
+
+        return PlacedJudge(config.cluster, judge.deadline_s)
+    return ScriptedJudge()
 
 
 def _sglang(config: RunConfig, api_key: str | None) -> SGLangJudge:

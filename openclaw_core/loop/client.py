@@ -86,8 +86,8 @@ class ControlClient:
 
     @classmethod
     def of(cls, run: RunDir, config: RunConfig) -> Self:
-        """The client of a run on this machine."""
-        url = f"http://127.0.0.1:{config.ports.control}"
+        """The client of a run, here or on the hosts of a cluster."""
+        url = f"http://{config.cluster.head_address}:{config.ports.control}"
         return cls(url, run.secrets().control_token, silence_s=config.cluster.silence_s)
 
     def __enter__(self) -> Self:

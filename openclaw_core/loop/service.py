@@ -17,6 +17,7 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
+from openclaw_core.cluster.liveness import Liveness
 from openclaw_core.config import RunConfig
 from openclaw_core.engines.router import Router, SlotState
 from openclaw_core.engines.start import engine_starts
@@ -103,8 +104,18 @@ async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: 
     state.loop, state.phases = loop, PhaseRunner(loop)
     deps = GatewayDeps(config, KeyFile(run), renderer, router, room, intake)
     app = create_app(deps, ledger.waiting(), [*_readings(loop, router), *judge_readings(intake.judge)])
-    state.advice = lambda: intake.judge.outage.alert or advice(app.state.sessions.counts)
+    liveness = _watch_hosts(config, stack)
+    state.advice = lambda: (liveness and liveness.alert) or intake.judge.outage.alert or advice(app.state.sessions.counts)
     return app
+
+
+def _watch_hosts(config: RunConfig, stack: contextlib.AsyncExitStack) -> Liveness | None:
+    """Of a run on hosts of its own."""
+    if not config.cluster.containers:
+        return None
+    liveness = Liveness(config.cluster)
+    stack.push_async_callback(liveness.stop)
+    return liveness
 
 
 def _readings(loop: Loop, router: Router) -> list[Reading]:

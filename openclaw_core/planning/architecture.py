@@ -25,8 +25,7 @@ class Architecture:
 def read_architecture(config: RunConfig) -> Architecture:
     """Raises PlanError where there is no file to read, ModelError where the file's model is not supported."""
     downloaded = hf_directory(config) / "config.json"
-    shipped = KNOWN / f"{config.model.name}.json"
-    source = next((file for file in (downloaded, shipped) if file.is_file()), None)
+    source = _source(downloaded, config.model.name)
     if source is None:
         known = ", ".join(sorted(file.stem for file in KNOWN.glob("*.json")))
         raise PlanError(
@@ -34,3 +33,17 @@ def read_architecture(config: RunConfig) -> Architecture:
             f"put the model's config.json there (download-model does), or choose one of {known}"
         )
     return Architecture(ModelSpec.from_hf(source), source)
+
+
+def judge_architecture(config: RunConfig) -> Architecture | None:
+    """Of the model that judges; None where its files are not here and it is none that is known by name.
+
+    Raises ModelError where the file's model is not one that can be counted.
+    """
+    name = config.judge.model or config.model.name
+    source = _source(config.paths.models / name / "hf" / "config.json", name)
+    return None if source is None else Architecture(ModelSpec.from_hf(source), source)
+
+
+def _source(downloaded: Path, name: str) -> Path | None:
+    return next((file for file in (downloaded, KNOWN / f"{name}.json") if file.is_file()), None)

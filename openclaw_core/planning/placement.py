@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from openclaw_core.config.cluster import HostConfig
+from openclaw_core.config.cluster import HostConfig, RoleName
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.planning.errors import PlanError
 from openclaw_core.weights.spec import ModelSpec
@@ -44,37 +44,45 @@ class Placement:
     trainer: Role
     scorer: Role | None
     engine: Role
+    judge: Role | None = None
+    """A server on each host with the role prm, on the NPUs that the others leave; None where the judge has no NPUs here."""
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """Those that there are."""
+        """Those that there are and hold the policy: not the judge."""
         return tuple(role for role in (self.trainer, self.scorer, self.engine) if role is not None)
 
 
 def place(config: RunConfig, spec: ModelSpec) -> Placement:
-    """Place trainer, engines and scorer in this order, each on the first NPUs that are left. Without NPUs all is here.
+    """Place trainer, engines, scorer and judge in this order, on the first NPUs that are left. Without NPUs all is here.
 
     Raises:
         PlanError: a host has too few NPUs; the message has the sum.
         ModelError: the model cannot be split over so many ranks.
     """
+    placement = place_ranks(config)
+    for role in placement.roles:
+        spec.check_tensor_parallel(role.ranks)
+    return placement
+
+
+def place_ranks(config: RunConfig) -> Placement:
+    """``place`` for a model whose files are elsewhere: whether it can be split so is not looked at. Raises PlanError."""
     train, scorer, engine = config.train, config.scorer, config.engine
     separate = scorer.placement == "separate"
     engine_ranks = engine.sglang.tensor_parallel if engine.backend == "sglang" else 1
-    for ranks in (train.tensor_parallel, engine_ranks, *([scorer.tensor_parallel] if separate else [])):
-        spec.check_tensor_parallel(ranks)
     if config.cluster.npus == 0:
-        here = config.cluster.hosts[0].name
         return Placement(
-            Role("trainer", train.tensor_parallel, (here,) * train.data_parallel),
-            Role("scorer", scorer.tensor_parallel, (here,) * scorer.data_parallel) if separate else None,
-            Role("engine", engine_ranks, (here,) * engine.count),
+            Role("trainer", train.tensor_parallel, (_first(config, "train"),) * train.data_parallel),
+            Role("scorer", scorer.tensor_parallel, (_first(config, "teacher"),) * scorer.data_parallel) if separate else None,
+            Role("engine", engine_ranks, (_first(config, "rollout"),) * engine.count),
         )
     rooms = _Rooms(config.cluster.hosts)
     return Placement(
         trainer=rooms.take("trainer", "train", train.tensor_parallel, train.data_parallel),
         engine=rooms.take("engine", "rollout", engine_ranks, engine.count),
         scorer=rooms.take("scorer", "teacher", scorer.tensor_parallel, scorer.data_parallel) if separate else None,
+        judge=rooms.rest("judge", "prm") if config.judge.client == "sglang" else None,
     )
 
 
@@ -95,6 +103,11 @@ def check_engine_cards(config: RunConfig, placement: Placement) -> None:
                 f"engine.sglang.devices={list(sglang.devices)} with base_gpu_id={sglang.base_gpu_id} are not the engine's NPUs "
                 f"on {host}, which are shared out as: {places}; set engine.sglang.devices={list(theirs)} and base_gpu_id=0"
             )
+
+
+def _first(config: RunConfig, role: RoleName) -> str:
+    """The host of a role where there are no NPUs to count: the first that has it, or the head."""
+    return next(iter(config.cluster.with_role(role)), config.cluster.head).name
 
 
 class _Rooms:
@@ -125,6 +138,22 @@ class _Rooms:
             chosen.append(host.name)
             cards.append(tuple(range(first, first + ranks)))
         return Role(name, ranks, tuple(chosen), tuple(cards))
+
+    def rest(self, name: str, role: str) -> Role | None:
+        """A copy on each host of the role, on as many of its free NPUs as every one of them has: a power of two.
+
+        None where no host has the role, as where the judge is somewhere else.
+        """
+        hosts = [host for host in self._hosts if role in host.roles and host.npus]
+        if not hosts:
+            return None
+        least = min(self._free(host) for host in hosts)
+        if least == 0:
+            raise PlanError(f"{name}: no NPU is left for it on a host of role {role} ({self._sum(hosts)} free)")
+        ranks = 1 << (least.bit_length() - 1)
+        first = [host.npus - self._free(host) for host in hosts]
+        cards = tuple(tuple(range(begin, begin + ranks)) for begin in first)
+        return Role(name, ranks, tuple(host.name for host in hosts), cards)
 
     def _free(self, host: HostConfig) -> int:
         return host.npus - self._taken[host.name].total()

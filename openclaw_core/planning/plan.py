@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from openclaw_core.cluster.checks import MEMORY_BASE
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.errors import OpenClawError
-from openclaw_core.planning.architecture import Architecture, read_architecture
+from openclaw_core.planning.architecture import Architecture, judge_architecture, read_architecture
 from openclaw_core.planning.disk import HostNeeds, host_needs
 from openclaw_core.planning.errors import PlanError
 from openclaw_core.planning.placement import Placement, check_engine_cards, place
-from openclaw_core.planning.ranks import RankPlan, published_bytes, rank_plans
+from openclaw_core.planning.ranks import RankPlan, judge_rank, published_bytes, rank_plans
 from openclaw_core.weights.spec import ModelSpec
 
 HBM_BYTES = 64 * 10**9
@@ -100,8 +100,18 @@ def _count(config: RunConfig, spec: ModelSpec, limit: int) -> tuple[Placement, l
     placement = place(config, spec)
     ranks = rank_plans(config, spec, placement)
     if config.cluster.npus:
-        return placement, ranks, [*(_device_budget(plan, limit) for plan in ranks), *_static_budget(config, ranks[-1], limit)]
+        static = [*_static_budget(config, ranks[-1], limit)]
+        ranks += _judge(config, placement)
+        return placement, ranks, [*(_device_budget(plan, limit) for plan in ranks), *static]
     return placement, ranks, [_machine_budget(config, spec, ranks, limit)]
+
+
+def _judge(config: RunConfig, placement: Placement) -> list[RankPlan]:
+    """Empty where it has no NPUs of this cluster, or its model's sizes are not known."""
+    if placement.judge is None or (known := judge_architecture(config)) is None:
+        return []
+    known.spec.check_tensor_parallel(placement.judge.ranks)
+    return [judge_rank(config, known.spec, placement.judge)]
 
 
 def _device_budget(plan: RankPlan, limit: int) -> Budget:

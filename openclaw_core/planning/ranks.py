@@ -130,6 +130,14 @@ def engine_rank(config: RunConfig, spec: ModelSpec, role: Role) -> RankPlan:
     return RankPlan(role, held, {"prefill": serving.prefill_bytes(config, spec, tp)})
 
 
+def judge_rank(config: RunConfig, spec: ModelSpec, role: Role) -> RankPlan:
+    """As an engine's, with the cache that the votes on one turn take: weights, cache, a prefill."""
+    tp = role.ranks
+    held = {"parameters": model_bytes(spec, "bf16", tp), "key-value cache": serving.judge_cache_bytes(config, spec, tp)}
+    held["HCCL buffers"] = hccl.buffer_bytes(len(hccl.communicators(tp, 1, trains=False)))
+    return RankPlan(role, held, {"prefill": serving.judge_prefill_bytes(config, spec, tp)})
+
+
 def layers_pass(config: RunConfig, spec: ModelSpec, tensor_parallel: int) -> Pass:
     """The largest micro-batch: train.max_tokens_per_rank, or one sample as long as the context, which is alone in its own.
 

@@ -94,12 +94,20 @@ def _heading(plan: Plan) -> Iterator[Text]:
         yield Text(f"{role.name}: {role.layout} on {hosts}")
     if plan.placement.scorer is None:
         yield Text("scorer: the trainer's ranks")
-    if config.cluster.npus:
-        yield Text(f"judge: all NPUs of the hosts with role prm; not counted, its model is not part of {config.preset}")
+    if (judge := plan.placement.judge) is not None:
+        hosts = ", ".join(f"{host} ({_devices(judge, host)})" for host in judge.hosts)
+        counted = any(rank.role is judge for rank in plan.ranks)
+        yield Text(
+            f"judge: {judge.layout} on {hosts}{'' if counted else '; not counted, the sizes of its model are not known'}"
+        )
+    elif config.cluster.npus:
+        yield Text(f"judge: {config.judge.client}, without NPUs of these hosts")
 
 
 def _devices(role: Role, host: str) -> str:
     cards = role.cards_on(host)
+    if len(cards) == 1:
+        return f"NPU {cards[0]}"
     return f"NPUs {cards[0]} to {cards[-1]}" if cards else str(role.ranks_on(host))
 
 

@@ -39,6 +39,23 @@ def prefill_bytes(config: RunConfig, spec: ModelSpec, tensor_parallel: int) -> i
     return Pass(spec, config.engine.dtype, positions, context, tensor_parallel, flash=True).forward_only()
 
 
+def judge_call_tokens(config: RunConfig) -> int:
+    """Of one vote: the answer, a next state as long as an answer, and what the judge writes."""
+    return 2 * config.rollout.max_response_tokens + config.judge.max_tokens
+
+
+def judge_cache_bytes(config: RunConfig, spec: ModelSpec, tensor_parallel: int) -> int:
+    """All votes on one turn, two questions, each as long as it can be. More votes wait in the server."""
+    token = cache_bytes_per_token(spec, DTYPE_BYTES["bf16"], tensor_parallel)
+    return 2 * config.judge.votes * judge_call_tokens(config) * token
+
+
+def judge_prefill_bytes(config: RunConfig, spec: ModelSpec, tensor_parallel: int) -> int:
+    """Of a chunk of a prompt."""
+    length = judge_call_tokens(config)
+    return Pass(spec, "bf16", min(CHUNKED_PREFILL, length), length, tensor_parallel, flash=True).forward_only()
+
+
 def fp32_head_bytes(config: RunConfig, spec: ModelSpec) -> int:
     """The local engine holds the output matrix in fp32 too."""
     return spec.vocab_size * spec.hidden * FP32 if config.engine.backend == "local" else 0

@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from openclaw_core.config.schema import RunConfig
+from openclaw_core.planning.placement import place_ranks
 from openclaw_core.scorer.score import Score
 from openclaw_core.scorer.worker import ScorerWorker
 from openclaw_core.trainer.errors import TrainerError
@@ -43,6 +44,8 @@ class ScorerGroup:
     @classmethod
     async def start(cls, config: RunConfig, hf_dir: Path, base_checkpoint: Path) -> ScorerGroup:
         """Start the copies, with the start model's weights: version 0. Raises TrainerError."""
+        placed = place_ranks(config).scorer
+        assert placed is not None, "nobody starts a scorer with scorer.placement=colocated"
         starting = [
             asyncio.create_task(
                 RankGroup.start(
@@ -52,10 +55,11 @@ class ScorerGroup:
                     hf_dir,
                     base_checkpoint,
                     tensor_parallel=config.scorer.tensor_parallel,
+                    hosts=[host],
                     threads=config.scorer.threads,
                 )
             )
-            for index in range(config.scorer.data_parallel)
+            for index, host in enumerate(placed.hosts)
         ]
         try:
             return cls(await asyncio.gather(*starting), config)

@@ -13,6 +13,7 @@ import structlog
 
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.losses import add_sums, finish_metrics
+from openclaw_core.planning.placement import place_ranks
 from openclaw_core.scorer.score import Score
 from openclaw_core.trainer import retention
 from openclaw_core.trainer.errors import RankLost, TrainerError
@@ -57,7 +58,7 @@ class TrainerGroup:
             hf_dir,
             base_checkpoint,
             tensor_parallel=train.tensor_parallel,
-            data_parallel=train.data_parallel,
+            hosts=place_ranks(config).trainer.hosts,
             threads=train.threads,
         )
         try:

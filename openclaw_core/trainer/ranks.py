@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import ray
 import structlog
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from openclaw_core.cluster.pinning import on_host
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.trainer import accelerator as accelerators
 from openclaw_core.trainer.errors import RankLost, TrainerError
@@ -29,8 +31,10 @@ class RankGroup:
     """Ranks that work together. Every rank runs every call, and the answers come back in rank order."""
 
     def __init__(
-        self, name: str, actor_class: type[Rank], config: RunConfig, hf_dir: str, world_size: int, threads: int
+        self, name: str, actor_class: type[Rank], config: RunConfig, hf_dir: str, hosts: Sequence[str], threads: int
     ) -> None:
+        """``hosts``: of each rank."""
+        world_size = len(hosts)
         self.name = name
         self._train = config.train
         self._seen = [("start", time.monotonic())] * world_size
@@ -38,15 +42,15 @@ class RankGroup:
         accelerator = accelerators.detect()
         actor = cast(Any, ray).remote(concurrency_groups={"watch": 1, "publish": PUBLISH_CALLS})(actor_class)
         # Ray knows GPUs by an option of their own; CPU ranks take turns with the engine on the same cores.
-        demand: dict[str, Any] = {
-            "cpu": {},
-            "cuda": {"num_gpus": 1},
-            "npu": {"resources": {accelerator.ray_resource: 1}},
-        }[accelerator.device]
+        gpus = {"num_gpus": 1} if accelerator.device == "cuda" else {}
+        npus = {accelerator.ray_resource: 1} if accelerator.device == "npu" else {}
         environment = accelerator.environment(config.train) | {"OMP_NUM_THREADS": str(threads)}
-        options = {"num_cpus": 0, **demand, "runtime_env": {"env_vars": environment}}
+        options = {"num_cpus": 0, **gpus, "runtime_env": {"env_vars": environment}}
         arguments = config.model_dump_json(), hf_dir
-        self.ranks = [actor.options(**options).remote(*arguments, rank, world_size) for rank in range(world_size)]
+        self.ranks = [
+            actor.options(**options, resources=npus | on_host(config.cluster, host)).remote(*arguments, rank, world_size)
+            for rank, host in enumerate(hosts)
+        ]
 
     @classmethod
     async def start(
@@ -58,12 +62,15 @@ class RankGroup:
         base_checkpoint: Path,
         *,
         tensor_parallel: int,
-        data_parallel: int = 1,
+        hosts: Sequence[str],
         threads: int,
     ) -> RankGroup:
-        """Ranks that have joined and hold the start model; consecutive ranks share one copy of it. Raises TrainerError."""
+        """Ranks that have joined and hold the start model; consecutive ranks share one copy of it. Raises TrainerError.
+
+        ``hosts``: of each copy.
+        """
         hf = str(hf_dir.resolve())
-        group = cls(name, actor_class, config, hf, tensor_parallel * data_parallel, threads)
+        group = cls(name, actor_class, config, hf, [host for host in hosts for _ in range(tensor_parallel)], threads)
         try:
             await group._up()
             address = None

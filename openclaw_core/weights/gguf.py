@@ -53,6 +53,7 @@ def convert_gguf(gguf: Path, directory: Path) -> None:
     except ModelError as error:
         raise SourceError(f"{gguf.name}: {error}") from error
     save_file(weights, directory / WEIGHTS, metadata={"format": "pt"})
+    (directory / WEIGHTS).chmod(0o644)  # it is made for its owner alone, and others copy it to other hosts
     config.save_pretrained(directory)
     GenerationConfig.from_model_config(config).save_pretrained(directory)
     tokenizer.save_pretrained(directory)

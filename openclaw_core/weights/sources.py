@@ -2,30 +2,34 @@
 
 * ``package://<distribution>==<version>/<file.gguf>``: a GGUF file inside a Python package;
 * ``file:///<directory>``: a directory in Hugging Face form, linked to;
-* ``hf://<org>/<name>[@<revision>]``: a repository of the Hugging Face hub.
+* ``hf://<org>/<name>[@<revision>]``: a repository of the Hugging Face hub (hub.py).
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from openclaw_core.weights.child import Log
 from openclaw_core.weights.errors import SourceError, WeightsError
-from openclaw_core.weights.files import atomic_directory, file_records, partial_name, read_json, remove, write_json
+from openclaw_core.weights.files import atomic_directory, file_records, partial_name, publish, read_json, remove, write_json
+from openclaw_core.weights.hub import MARKER, HubSource, download, drop_if_empty, hub_access, resume_in
+from openclaw_core.weights.hub_client import HubAccess, Pace
+from openclaw_core.weights.lock import locked
 
-MARKER = "_SUCCESS"
+__all__ = ["MARKER", "DirectorySource", "FetchResult", "HubSource", "PackageSource", "fetch_model", "is_from", "parse_source"]
+
 _DOWNLOAD_DEADLINE_S = 1800
 _ALLOWED = "package://<distribution>==<version>/<file.gguf>, file:///<directory>, or hf://<org>/<name>[@<revision>]"
-_HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "LICENSE*"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +50,6 @@ class DirectorySource:
     """A model directory on this machine."""
 
     path: Path
-
-
-@dataclass(frozen=True, slots=True)
-class HubSource:
-    """A repository of the Hugging Face hub; ``revision`` None is its main branch."""
-
-    repository: str
-    revision: str | None
 
 
 Source = PackageSource | DirectorySource | HubSource
@@ -79,27 +75,59 @@ def parse_source(text: str) -> Source:
     raise SourceError(f"model source {text!r} is not understood; allowed are {_ALLOWED}")
 
 
-def fetch_model(source: str, destination: Path, log: Log) -> FetchResult:
+def fetch_model(
+    source: str,
+    destination: Path,
+    log: Log,
+    *,
+    hub: Callable[[], HubAccess] = hub_access,
+    pace: Pace | None = None,
+) -> FetchResult:
     """Bring the model to ``destination``, or take what is there if it is whole and from the same source.
 
+    One process at a time does so; another one waits and takes what it finds.
+
+    Args:
+        hub: Which hubs are asked for ``hf://``, and as whom.
+        pace: How a hub that fails is asked again.
+
     Raises:
-        SourceError: the source cannot be read or holds no usable model; nothing is left at ``destination`` then.
+        SourceError: the source cannot be read or holds no usable model; nothing new is at ``destination`` then.
     """
     started = time.monotonic()
     parsed = parse_source(source)
-    reused = _is_there(parsed, source, destination)
-    if reused:
-        log(f"{destination}: already there, from {source}")
-    elif isinstance(parsed, DirectorySource):
-        _link(parsed.path, destination)
-        log(f"{destination}: linked to {parsed.path}")
-    else:
-        with atomic_directory(destination) as directory:
-            _fetch_package(parsed, directory, log) if isinstance(parsed, PackageSource) else _fetch_hub(parsed, directory, log)
-            _check_directory(directory, source)
-            files = file_records(path for path in directory.iterdir() if path.is_file())
-            write_json(directory / MARKER, {"source": source, "files": files})
+    with locked(destination, log):
+        if reused := _is_there(parsed, source, destination):
+            log(f"{destination}: already there, from {source}{_commit_there(destination)}")
+        elif isinstance(parsed, DirectorySource):
+            _link(parsed.path, destination)
+            log(f"{destination}: linked to {parsed.path}")
+        elif isinstance(parsed, PackageSource):
+            with atomic_directory(destination) as directory:
+                _fetch_package(parsed, directory, log)
+                _check_directory(directory, source)
+                files = file_records(path for path in directory.iterdir() if path.is_file())
+                write_json(directory / MARKER, {"source": source, "files": files})
+        else:
+            _fetch_hub(parsed, destination, log, hub, pace)
     return FetchResult(destination, reused, time.monotonic() - started)
+
+
+def _fetch_hub(source: HubSource, destination: Path, log: Log, hub: Callable[[], HubAccess], pace: Pace | None) -> None:
+    marker = read_json(destination / MARKER)
+    commit = marker.get("commit") if marker is not None and marker.get("source") == str(source) else None
+    try:
+        access = hub()
+        if commit is not None and not destination.is_symlink():
+            log(f"{destination} is not whole any more; its files are checked, and fetched again where they differ")
+            resume_in(destination, source, commit)
+        done = download(source, destination, access, log, commit=commit, pace=pace)
+    except SourceError as error:
+        drop_if_empty(destination)
+        raise SourceError(str(error) if str(source) in str(error) else f"{source} cannot be downloaded: {error}") from error
+    _check_directory(done.directory, str(source))
+    done.finish(source)
+    publish(done.directory, destination)
 
 
 def _is_there(parsed: Source, source: str, destination: Path) -> bool:
@@ -107,10 +135,25 @@ def _is_there(parsed: Source, source: str, destination: Path) -> bool:
         _check_directory(parsed.path, source)
         return destination.is_symlink() and destination.resolve() == parsed.path.resolve()
     marker = read_json(destination / MARKER)
-    if destination.is_symlink() or marker is None or marker.get("source") != source:
+    if destination.is_symlink() or marker is None or not is_from(parsed, source, marker):
         return False
     sizes = {name: record["bytes"] for name, record in marker["files"].items()}
     return all((destination / name).is_file() and (destination / name).stat().st_size == size for name, size in sizes.items())
+
+
+def is_from(parsed: Source, source: str, marker: Mapping[str, Any]) -> bool:
+    """Whether a marker is of this source; a branch that was resolved to a commit is that commit."""
+    if marker.get("source") == source:
+        return True
+    there = parse_source(marker["source"]) if "source" in marker else None
+    if not isinstance(parsed, HubSource) or not isinstance(there, HubSource):
+        return False
+    return parsed.repository == there.repository and parsed.revision is not None and parsed.revision == marker.get("commit")
+
+
+def _commit_there(destination: Path) -> str:
+    commit = (read_json(destination / MARKER) or {}).get("commit")
+    return f", commit {commit}" if commit else ""
 
 
 def _check_directory(directory: Path, source: str) -> None:
@@ -184,18 +227,3 @@ def _member(names: list[str], source: PackageSource) -> str:
         there = ", ".join(Path(name).name for name in names if name.endswith(".gguf")) or "none"
         raise SourceError(f"{source.requirement} has no file {source.member!r}; its GGUF files are: {there}")
     return found[0]
-
-
-def _fetch_hub(source: HubSource, directory: Path, log: Log) -> None:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    log(f"downloading {source.repository} from the Hugging Face hub")
-    try:
-        snapshot_download(source.repository, revision=source.revision, local_dir=directory, allow_patterns=_HUB_FILES)
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        revision = source.revision or "main"
-        raise SourceError(
-            f"hf://{source.repository}@{revision} cannot be downloaded: {error}. Check name, revision, access and network"
-        ) from error
-    shutil.rmtree(directory / ".cache", ignore_errors=True)

@@ -57,7 +57,7 @@ def test_a_service_that_cannot_start_shows_its_own_exception(run: RunDir):
 
 def test_the_next_attempt_has_the_next_number(run: RunDir):
     job = ServiceJob(run.config(), run)
-    assert job.submit() == "r-2"
+    assert job.submit(("sleep", "60")) == "r-2"
     job.stop()
     assert not job.active
 

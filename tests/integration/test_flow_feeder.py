@@ -67,8 +67,11 @@ def test_a_collection_gives_up_when_its_feeder_stays_away(run: RunDir, monkeypat
     watch("no feeder was ever started: people feed this run")
     feeder = start_feeder(run)
     watch("it is alive")
-    psutil.Process(feeder.pid).kill()
-    feeder.wait(10)
+    assert feeder.alive
+    process = Processes(run.processes).recorded("feeder")
+    assert process is not None
+    psutil.Process(process.pid).kill()
+    process.wait(10)
     watch("it may be started again")
     monkeypatch.setattr(feeding, "ABSENCE_S", 0.0)
     with pytest.raises(FeederGone, match="the feeder has ended, so nobody asks the model anything"):

@@ -10,9 +10,11 @@ import pytest
 from pydantic import SecretStr
 
 from blocks import ClusterBlock, ImageBlock, ModelBlock, SimulatorBlock
-from blocks.cluster import Host
+from blocks.cluster import Host, Ssh
+from blocks.image import Build
 from flows.parameters import default_run_id, locate_run, open_run, resolve_config
 from openclaw_core.config import ConfigError, load_config
+from openclaw_core.config.cluster import HostConfig, SshConfig
 from openclaw_core.config.env import external_keys
 from openclaw_core.rundir import RunDirError, create_run, find_run, read_key
 
@@ -28,7 +30,7 @@ def test_steps_and_overrides_are_laid_over_the_preset():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"preset": "local-gpu"}, "no preset 'local-gpu'; there are: 32b-8nodes, 4b-2nodes, local-cpu"),
+        ({"preset": "local-gpu"}, "no preset 'local-gpu'; there are: 2nodes-sim, 32b-8nodes, 4b-1node, 4b-2nodes, local-cpu"),
         ({"preset": "local-cpu", "overrides": {"rollout.batch_sizes": 8}}, "no parameter 'rollout.batch_sizes'; did you mean"),
         ({"preset": "local-cpu", "overrides": {"rollout.batch_size": 0}}, "rollout.batch_size"),
     ],
@@ -47,6 +49,53 @@ def test_a_cluster_block_replaces_the_hosts():
 
 def test_a_fresh_cluster_block_is_this_machine():
     assert load_config("local-cpu", ClusterBlock().overrides()).cluster == load_config("local-cpu").cluster
+
+
+def test_what_a_cluster_block_leaves_out_is_as_the_preset_says():
+    """A document of the first version: hosts and image alone."""
+    said = {
+        "hosts": [{"name": "n1", "roles": ["train", "rollout", "teacher"], "npus": 8}],
+        "image": {"image": "mine", "tag": "7"},
+    }
+    preset, cluster = (load_config("4b-2nodes", of).cluster for of in ({}, ClusterBlock.model_validate(said).overrides()))
+    assert (cluster.start_deadline_s, cluster.ray_object_store_mb) == (preset.start_deadline_s, preset.ray_object_store_mb)
+    assert (cluster.image, cluster.build, cluster.hosts[0].port) == ("mine:7", None, 22)
+
+
+def test_a_cluster_block_can_say_all_that_the_configuration_of_a_host_can():
+    assert set(Host.model_fields) == set(HostConfig.model_fields)
+    assert set(Ssh.model_fields) == set(SshConfig.model_fields)
+    block, config = Host(name="n", roles=["train"]), HostConfig(name="n", roles=("train",))
+    assert block.model_dump() == config.model_dump(mode="json")
+    for model in (ClusterBlock, Host, Build, Ssh):
+        undescribed = [name for name, field in model.model_fields.items() if not field.title and not name.startswith("_")]
+        assert not undescribed, model.__name__
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        ({"name": "N1"}, "cluster.hosts.0.name: String should match pattern"),
+        ({"npus": 17}, "cluster.hosts.0.npus: Input should be less than or equal to 16"),
+        ({"work_root": "here"}, "here must be an absolute path"),
+        ({"roles": ["train"]}, "no host of cluster.hosts has the role rollout; give it to one"),
+    ],
+)
+def test_what_a_cluster_block_may_not_say_is_told_as_by_the_configuration(host: dict[str, Any], message: str):
+    block = ClusterBlock(
+        hosts=[Host(**{"name": "n1", "roles": ["train", "rollout"], **host})], image=ImageBlock(image="i", tag="1")
+    )
+    with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
+        load_config("4b-2nodes", block.overrides())
+
+
+@pytest.mark.parametrize("reference", ["mine:7", "host:5000/a/mine:7", "host:5000/mine@sha256:12ab", "mine@sha256:12ab"])
+def test_an_image_block_has_the_name_of_its_image(reference: str):
+    assert ImageBlock.of(reference, None).reference == reference
+
+
+def test_an_image_without_a_tag_is_the_latest():
+    assert ImageBlock.of("host:5000/mine", {"dockerfile": "D"}).reference == "host:5000/mine:latest"
 
 
 def test_a_model_block_replaces_the_model():
@@ -110,7 +159,7 @@ def test_a_fresh_simulator_block_is_the_default_of_the_configuration():
     assert (fresh.simulator_url, fresh.simulator_model) == (cluster.simulator_url, cluster.simulator_model)
 
 
-@pytest.mark.parametrize("preset", ["4b-2nodes", "32b-8nodes"])
+@pytest.mark.parametrize("preset", ["4b-1node", "4b-2nodes", "32b-8nodes"])
 def test_clusters_are_fed_by_played_people_with_the_real_assistant(preset: str):
     feeder = load_config(preset).feeder
     assert (feeder.persona_set, feeder.simulator, feeder.driver) == ("homework", "openai", "openclaw_cli")

@@ -29,7 +29,8 @@ from openclaw_core.weights.errors import ModelError
 from openclaw_core.weights.names import hf_shapes
 from openclaw_core.weights.spec import ModelSpec
 
-PRESETS = ("local-cpu", "4b-2nodes", "32b-8nodes")
+PRESETS = ("local-cpu", "4b-1node", "4b-2nodes", "32b-8nodes")
+GOLDEN = Path(__file__).parents[1] / "golden"
 QWEN_4B = ModelSpec.from_hf(KNOWN / "Qwen3-4B-Thinking-2507.json")
 QWEN_32B = ModelSpec.from_hf(KNOWN / "Qwen3-32B.json")
 GB = 10**9
@@ -58,6 +59,63 @@ def test_every_preset_fits(preset: str) -> None:
     made = plan(preset)
     assert made.fits and not made.remedies
     assert all(budget.headroom >= 0.1 for budget in made.budgets)
+
+
+@pytest.mark.parametrize("preset", ["4b-1node", "4b-2nodes", "32b-8nodes"])
+def test_the_plan_of_a_cluster_is_this_text(preset: str) -> None:
+    """UPDATE_GOLDEN=1 writes it anew."""
+    file, text = GOLDEN / f"plan_{preset}.txt", text_of(plan(preset))
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8")
+
+
+def test_on_one_node_the_judge_has_the_npu_that_the_others_leave() -> None:
+    placement = plan("4b-1node").placement
+    assert placement.judge is not None
+    assert (placement.judge.ranks, placement.judge.hosts, placement.judge.cards) == (1, ("node",), ((7,),))
+    assert [role.cards_on("node") for role in placement.roles] == [(0, 1, 2, 3), (6,), (4, 5)]
+
+
+def test_a_judge_without_a_free_npu_is_refused_with_the_sum() -> None:
+    with pytest.raises(PlanError) as error:
+        plan("4b-1node", {"scorer.tensor_parallel": 2})
+    assert "judge: no NPU is left for it on a host of role prm (node 8 - 4 trainer - 2 engine - 2 scorer = 0 free)" in str(
+        error.value
+    )
+
+
+def test_a_judge_takes_a_power_of_two_of_the_npus_that_every_judge_host_has_left() -> None:
+    hosts = [
+        {"name": "train", "roles": ["train", "rollout", "teacher"], "npus": 8},
+        {"name": "prm", "roles": ["prm"], "npus": 7},
+        {"name": "prm-2", "roles": ["prm"], "npus": 8},
+    ]
+    judge = plan("4b-2nodes", {"cluster.hosts": hosts}).placement.judge
+    assert judge is not None and judge.cards == ((0, 1, 2, 3), (0, 1, 2, 3))
+
+
+def test_a_judge_of_another_size_is_counted_where_its_sizes_are_known() -> None:
+    def judge(settings: dict[str, Any]) -> list[int]:
+        return [rank.held["parameters"] for rank in plan("4b-2nodes", settings).ranks if rank.role.name == "judge"]
+
+    assert judge({"judge.model": "Qwen3-32B"}) == [sum(parameter_sizes(QWEN_32B, 8)) * 2]
+    assert judge({"judge.model": "Other-7B"}) == []
+    assert "not counted, the sizes of its model are not known" in text_of(plan("4b-2nodes", {"judge.model": "Other-7B"}))
+    elsewhere = {"judge.client": "openai", "judge.base_urls": ["https://j/v1"], "judge.model": "j"}
+    assert plan("4b-2nodes", elsewhere).placement.judge is None
+    assert "judge: openai, without NPUs of these hosts" in text_of(plan("4b-2nodes", elsewhere))
+
+
+def test_the_judges_cache_holds_all_votes_on_a_turn() -> None:
+    (judge,) = [rank for rank in plan("4b-1node").ranks if rank.role.name == "judge"]
+    assert judge.held["key-value cache"] == 2 * 3 * (2 * 8192 + 8192) * cache_bytes_per_token(QWEN_4B, 2, 1)
+
+
+def test_a_model_is_on_a_disk_once() -> None:
+    one, two = ({host.host: host.items for host in plan(preset).hosts} for preset in ("4b-1node", "4b-2nodes"))
+    assert "judge's model" not in one["node"]
+    assert two["prm"]["judge's model"] == hf_parameters(QWEN_4B) * 2
 
 
 @pytest.mark.parametrize("spec", [QWEN_4B, QWEN_32B, replace(QWEN_32B, vocab_size=151_900)])
@@ -168,12 +226,14 @@ def test_the_engines_cards_may_be_named_by_their_first_alone() -> None:
     assert named.placement == plan("4b-2nodes").placement
 
 
-@pytest.mark.parametrize("preset", ["4b-2nodes", "32b-8nodes"])
+@pytest.mark.parametrize("preset", ["4b-1node", "4b-2nodes", "32b-8nodes"])
 def test_no_card_of_a_preset_has_two_roles_and_every_server_is_started_on_its_own(preset: str, tmp_path: Path) -> None:
     config = load_config(preset)
     placement = plan(preset).placement
-    used = [(host, card) for role in placement.roles for host in set(role.hosts) for card in role.cards_on(host)]
-    assert len(used) == len(set(used)) == sum(role.ranks * len(role.hosts) for role in placement.roles)
+    assert placement.judge is not None
+    roles = (*placement.roles, placement.judge)
+    used = [(host, card) for role in roles for host in set(role.hosts) for card in role.cards_on(host)]
+    assert len(used) == len(set(used)) == sum(role.ranks * len(role.hosts) for role in roles)
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 2**18}))
     for index, cards in enumerate(placement.engine.cards):
         command = server_command(config, tmp_path, index=index)

@@ -1,0 +1,135 @@
+"""A run on hosts of its own: Ray and the feeder are containers there, reached over SSH."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Self
+
+import structlog
+
+from openclaw_core.cluster.containers import Engine
+from openclaw_core.cluster.errors import ClusterError
+from openclaw_core.cluster.hosts import HostError, Hosts
+from openclaw_core.cluster.job import ServiceJob
+from openclaw_core.cluster.orphans import end_orphans, find_holders, record
+from openclaw_core.cluster.ray_head import dashboard_url
+from openclaw_core.cluster.ray_hosts import RayHosts, engines_of
+from openclaw_core.cluster.run_on_hosts import project_digest, push_project, push_run
+from openclaw_core.cluster.runtime import FEEDER, FeederState
+from openclaw_core.cluster.specs import command_spec, container_name, on_host, ray_specs, run_path
+from openclaw_core.config.schema import RunConfig
+from openclaw_core.planning.placement import place_ranks
+from openclaw_core.rundir import RunDir
+
+log = structlog.get_logger(__name__)
+
+TAIL_LINES = 15
+
+
+class HostsRuntime:
+    """See Runtime. A context manager: connections are open during the block."""
+
+    def __init__(self, config: RunConfig, run: RunDir) -> None:
+        self._config, self._run = config, run
+        self._stack = contextlib.ExitStack()
+        self._hosts = Hosts(config.cluster)
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self._hosts)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stack.close()
+
+    def launch(self) -> tuple[bool, str]:
+        """See Runtime."""
+        push_project(self._run, self._hosts)
+        push_run(self._config, self._run, self._hosts)
+        reused = self._ray.launch()
+        names = ", ".join(host.name for host in self._hosts)
+        return reused, f"Ray on {names}, dashboard {dashboard_url(self._config)}"
+
+    def ray_alive(self) -> bool:
+        """See Runtime."""
+        return self._ray.alive()
+
+    def service_command(self) -> Sequence[str]:
+        """See Runtime."""
+        run_dir = str(run_path(self._run.run_id))
+        return (self._config.cluster.python, "-m", "openclaw_core.cli", "serve", "--run-dir", run_dir)
+
+    def keep_logs(self) -> None:
+        """See Runtime. What cannot be had is said and is no failure: the run ends all the same."""
+        for name, text in self._ray.logs().items():
+            (self._run.logs / f"{name}.log").write_text(text, encoding="utf-8")
+        inside = run_path(self._run.run_id) / self._run.metrics_file.name
+        try:
+            self._run.metrics_file.write_bytes(self._hosts.head.read(on_host(self._config.cluster.head, inside)))
+        except HostError as error:  # before the first step there is none
+            log.info("metrics_not_kept", reason=str(error))
+        if self._ray.alive():
+            try:
+                ServiceJob(self._config, self._run).keep_logs()
+            except ClusterError as error:
+                log.warning("service_logs_not_kept", reason=str(error))
+
+    def start_feeder(self) -> FeederState:
+        """See Runtime."""
+        command = ("feed", "--run-dir", str(run_path(self._run.run_id)))
+        head = self._config.cluster.head
+        self._engine.start(command_spec(self._config, self._run.run_id, head, FEEDER, command, self._code))
+        state = self.feeder()
+        assert state is not None
+        return state
+
+    def feeder(self) -> FeederState | None:
+        """See Runtime."""
+        found = next((each for each in self._engine.of_run(self._run.run_id) if each.role == FEEDER), None)
+        if found is None:
+            return None
+        log_file, alive = self._run.logs / f"{FEEDER}.log", found.state == "running"
+        text = self._engine.logs(found.name)
+        log_file.write_text(text, encoding="utf-8")
+        tail = "" if alive else "\n".join(text.splitlines()[-TAIL_LINES:])
+        return FeederState(alive, f"container {found.name} on {self._config.cluster.head.name}", str(log_file), tail)
+
+    def feeder_finished(self) -> bool:
+        """See Runtime."""
+        return any(
+            each.exit_code == 0
+            for each in self._engine.of_run(self._run.run_id)
+            if each.role == FEEDER and each.state == "exited"
+        )
+
+    def stop_feeder(self) -> None:
+        """See Runtime."""
+        if self.feeder() is not None:  # which keeps its log
+            self._engine.remove([container_name(self._run.run_id, FEEDER)])
+
+    def stop(self) -> str:
+        """See Runtime. A process that outlives its container keeps its NPU's memory: those of the run's are ended."""
+        with_npus = [host for host in self._hosts if host.config.npus]
+        held = {host.name: record(find_holders(host), self._run.run_id) for host in with_npus}
+        removed = self._ray.remove()
+        for host in with_npus:
+            end_orphans(host, held[host.name], lambda line: log.warning("npu_process", line=line))
+        return f"removed {', '.join(removed)}" if removed else "no container of the run is left"
+
+    @cached_property
+    def _engines(self) -> dict[str, Engine]:
+        return self._stack.enter_context(engines_of(self._hosts))
+
+    @property
+    def _engine(self) -> Engine:
+        return self._engines[self._config.cluster.head.name]
+
+    @property
+    def _code(self) -> str:
+        return project_digest(self._run)
+
+    @cached_property
+    def _ray(self) -> RayHosts:
+        specs = list(ray_specs(self._config, self._run.run_id, place_ranks(self._config), self._code))
+        return RayHosts(self._config, self._run, self._hosts, self._engines, specs)

@@ -1,0 +1,158 @@
+"""Ray over the hosts of a run: a head and workers in containers, started, taken up again, waited for and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import httpx
+import structlog
+
+from openclaw_core.cluster.containers import Engine, Found
+from openclaw_core.cluster.errors import ClusterError
+from openclaw_core.cluster.hosts import Host, Hosts, on_each
+from openclaw_core.cluster.pinning import HOST
+from openclaw_core.cluster.ray_head import auth_header, dashboard_url
+from openclaw_core.cluster.specs import ContainerSpec
+from openclaw_core.config.schema import RunConfig
+from openclaw_core.rundir import RunDir
+
+log = structlog.get_logger(__name__)
+
+POLL_S = 1.0
+SAY_EVERY_S = 15.0
+TAIL_LINES = 30
+RAY_ROLES = ("head", "worker")
+
+
+@contextlib.contextmanager
+def engines_of(hosts: Hosts) -> Iterator[dict[str, Engine]]:
+    """The Docker engine of every host, by its name."""
+    with contextlib.ExitStack() as stack:
+        yield {host.name: stack.enter_context(Engine(host)) for host in hosts}
+
+
+class RayHosts:
+    """Ray of one run. ``specs``: its containers, the head first. Raises ClusterError (every method)."""
+
+    def __init__(
+        self, config: RunConfig, run: RunDir, hosts: Hosts, engines: Mapping[str, Engine], specs: Sequence[ContainerSpec]
+    ) -> None:
+        self._config, self._run, self._hosts, self._engines = config, run, hosts, engines
+        self._specs = {spec.host: spec for spec in specs}
+        self._head = next(spec for spec in specs if spec.role == "head")
+
+    def launch(self) -> bool:
+        """Have every host in Ray. True where all of it was there already.
+
+        A head that is alive is kept, and workers that are missing join it. Without one, whatever is left of the run's Ray is
+        removed first: its workers would wait for a head with their old token.
+        """
+        self._refuse_others()
+        found = self._found()
+        running = {host for host, containers in found.items() if any(each.state == "running" for each in containers)}
+        if self._head.host not in running:
+            self.remove()
+            running = set()
+        missing = [host for host in self._hosts if host.name not in running]
+        on_each([host for host in missing if host.name == self._head.host], self._start)
+        self._wait([self._head.host])
+        on_each([host for host in missing if host.name != self._head.host], self._start)
+        self._wait([host.name for host in self._hosts])
+        return not missing
+
+    def alive(self) -> bool:
+        """Whether the head's container runs."""
+        return any(each.state == "running" for each in self._found()[self._head.host])
+
+    def remove(self) -> list[str]:
+        """Remove the run's Ray containers on every host, dead or alive; as ``host: container``."""
+
+        def remove(host: Host) -> list[str]:
+            names = [each.name for each in self._ray_containers(host)]
+            self._engines[host.name].remove(names)
+            return [f"{host.name}: {name}" for name in names]
+
+        # Workers first: they would report a head that is gone as a failure.
+        workers = [host for host in self._hosts if host.name != self._head.host]
+        return [line for part in (workers, [self._hosts.head]) for lines in on_each(part, remove) for line in lines]
+
+    def logs(self) -> dict[str, str]:
+        """What Ray's container on each host has written; of those that are there."""
+        texts: dict[str, str] = {}
+        for host in self._hosts:
+            for each in self._ray_containers(host):
+                texts[each.name] = self._engines[host.name].logs(each.name)
+        return texts
+
+    def _refuse_others(self) -> None:
+        def look(host: Host) -> list[Found]:
+            return self._engines[host.name].foreign(self._run.run_id)
+
+        others = dict(zip((host.name for host in self._hosts), on_each(self._hosts.all, look), strict=True))
+        told = [f"{name}: run {each.run} ({each.name}, {each.state})" for name, found in others.items() for each in found]
+        if told:
+            raise ClusterError(
+                "hosts that belong to another run: " + "; ".join(told) + "; end it with `openclaw-rl stop <run>`, or use others"
+            )
+
+    def _found(self) -> dict[str, list[Found]]:
+        return dict(zip((host.name for host in self._hosts), on_each(self._hosts.all, self._ray_containers), strict=True))
+
+    def _ray_containers(self, host: Host) -> list[Found]:
+        return [each for each in self._engines[host.name].of_run(self._run.run_id) if each.role in RAY_ROLES]
+
+    def _start(self, host: Host) -> None:
+        spec = self._specs[host.name]
+        self._engines[host.name].start(spec)
+        log.info("container_started", host=host.name, container=spec.name)
+
+    def _wait(self, names: Sequence[str]) -> None:
+        """Until these hosts are nodes of Ray. A container that has ended is told at once, with its last lines."""
+        limit = self._config.cluster.ray_deadline_s
+        end, said = time.monotonic() + limit, time.monotonic()
+        while True:
+            joined, answer = self._joined()
+            late = [name for name in names if name not in joined]
+            if not late:
+                return
+            self._refuse_ended(late)
+            now = time.monotonic()
+            if now > end:
+                where = dashboard_url(self._config)
+                raise ClusterError(f"not in Ray within cluster.ray_deadline_s={limit:g}: {', '.join(late)}; {where}: {answer}")
+            if now - said > SAY_EVERY_S:
+                said = now
+                log.info("ray_starting", waiting_for=late, answer=answer)
+            time.sleep(POLL_S)
+
+    def _refuse_ended(self, names: Sequence[str]) -> None:
+        for name in names:
+            for each in self._ray_containers(self._hosts.named(name)):
+                if each.state in ("exited", "dead"):
+                    tail = self._engines[name].logs(each.name, tail=TAIL_LINES)
+                    raise ClusterError(f"{each.name} on {name} has ended with status {each.exit_code}; its last lines:\n{tail}")
+
+    def _joined(self) -> tuple[set[str], str]:
+        """Hosts whose Ray node is alive, and what the dashboard said."""
+        url = f"{dashboard_url(self._config)}/nodes?view=summary"
+        try:
+            answer = httpx.get(url, headers=auth_header(self._run), timeout=10, trust_env=False)
+        except httpx.TransportError as error:
+            return set(), f"no answer ({error})"
+        if answer.status_code in (401, 403):
+            raise ClusterError(f"{url} belongs to a Ray of another run: it refuses our token; end that one first")
+        if not answer.is_success:
+            return set(), f"HTTP {answer.status_code}"
+        nodes: list[dict[str, Any]] = answer.json()["data"]["summary"]
+        alive = [node["raylet"] for node in nodes if node["raylet"].get("state") == "ALIVE"]
+        resources = {name for raylet in alive for name in raylet.get("resourcesTotal", {})}
+        return {name.removeprefix(HOST) for name in resources if name.startswith(HOST)}, f"{len(alive)} nodes alive"
+
+
+def each_line(text: str, tell: Callable[[str], None]) -> None:
+    """Tell a text line by line."""
+    for line in text.splitlines():
+        tell(line)
