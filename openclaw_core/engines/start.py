@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from openclaw_core.cluster.pinning import on_host
 from openclaw_core.config.schema import RunConfig
-from openclaw_core.engines.protocol import OwnedEngine
+from openclaw_core.engines.protocol import EngineError, OwnedEngine
 from openclaw_core.engines.ray_engine import RayEngine
 from openclaw_core.engines.router import StartEngine
 from openclaw_core.engines.sglang.client import SGLangEngine
@@ -31,5 +31,17 @@ def engine_starts(config: RunConfig, run: RunDir, hf_dir: Path) -> list[tuple[st
     def sglang(index: int) -> StartEngine:
         return lambda: SGLangEngine.start(config, hf_dir, index=index, processes=run.processes, logs=run.logs)
 
+    if config.engine.backend == "sglang":
+        _refuse_elsewhere(config, hosts)
     start: Callable[[int], StartEngine] = {"local": local, "sglang": sglang}[config.engine.backend]
     return [(f"engine-{index}", start(index)) for index in range(config.engine.count)]
+
+
+def _refuse_elsewhere(config: RunConfig, hosts: Sequence[str]) -> None:
+    head = config.cluster.head.name
+    elsewhere = [host for host in dict.fromkeys(hosts) if config.cluster.containers and host != head]
+    if elsewhere:
+        raise EngineError(
+            f"engines on {', '.join(elsewhere)}: in this version SGLang is started on the head {head} only; give that host the "
+            "role rollout, and NPUs for the engines"
+        )

@@ -209,7 +209,8 @@ def test_every_name_that_the_project_uses_is_known() -> None:
         for name in re.findall(r"""(?:["'`]|\$\{?|export )(OPENCLAW_[A-Z][A-Z0-9_]*[A-Z0-9])""", file.read_text())
     }
     assert named - EARLIER - OWN - OPENCLAW_CLI == set()
-    assert {name for names in EXTERNAL_KEYS.values() for name in names} <= OWN | set(KEYS)
+    others = {"HF_TOKEN"}  # the hub's own name for it
+    assert {name for names in EXTERNAL_KEYS.values() for name in names} <= OWN | set(KEYS) | others
 
 
 def test_the_preset_counts_least_then_the_environment_then_the_command_line(say: Ask) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from openclaw_core.cluster import host_checks_inside
+from openclaw_core.cluster.host_checks import inside as host_checks_inside
 from openclaw_core.cluster.host_checks.facts import Clock, Peer, parse_facts
 from openclaw_core.cluster.host_checks.looking import measure_clock, parse_inside
 from openclaw_core.cluster.host_checks.script import Part, ask, split

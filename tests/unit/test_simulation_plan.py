@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_core.cluster import simulation_image
 from openclaw_core.cluster.errors import ClusterError
+from openclaw_core.cluster.simulation import image as simulation_image
 from openclaw_core.cluster.simulation.image import needs_interpreter, sim_build_context
 from openclaw_core.cluster.simulation.state import STATE_FILE, SimulationState, plan_simulation, read_state
 

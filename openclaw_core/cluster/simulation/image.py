@@ -9,7 +9,7 @@ from openclaw_core.cluster.errors import ClusterError
 
 SIM_IMAGE = "openclaw-sim:1"
 """Name and tag."""
-DOCKERFILE = Path(__file__).parents[2] / "image/sim/Dockerfile"
+DOCKERFILE = Path(__file__).parents[3] / "image/sim/Dockerfile"
 BUSYBOX, BASH = Path("/bin/busybox"), Path("/bin/bash")
 
 
