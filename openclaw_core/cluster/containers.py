@@ -242,14 +242,15 @@ class Engine:
                         yield from (line.decode(errors="replace") for line in whole)
                     container.reload()
                     if container.status not in ALIVE:
+                        # What it wrote in its last moment may be in the log only after the stream of it has ended.
+                        pending += container.logs()[seen:]
                         break
             except HostError as error:
                 lost += 1
                 if lost > RECONNECTIONS or not _is_lost(error):
                     raise
                 self._forget_connection(lost, error)
-        if pending:
-            yield pending.decode(errors="replace")
+        yield from pending.decode(errors="replace").splitlines()
 
     def _forget_connection(self, lost: int, error: HostError) -> None:
         """The next use makes a new one."""
