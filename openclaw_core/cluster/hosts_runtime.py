@@ -121,9 +121,10 @@ class HostsRuntime:
     def _engines(self) -> dict[str, Engine]:
         return self._stack.enter_context(engines_of(self._hosts))
 
-    @property
+    @cached_property
     def _engine(self) -> Engine:
-        return self._engines[self._config.cluster.head.name]
+        """The head's alone: the feeder is there, and is looked after while other hosts are away."""
+        return self._stack.enter_context(Engine(self._hosts.head))
 
     @property
     def _code(self) -> str:
