@@ -203,7 +203,7 @@ def main() -> None:
     if not hf_directory(config).exists():
         sys.exit("the model is not there; run `make run STEPS=1` first")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+    ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
     try:
         with tempfile.TemporaryDirectory() as directory:
             base = Path(directory) / "model"

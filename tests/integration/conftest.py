@@ -36,6 +36,8 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def ray_cluster() -> Iterator[str]:
     """Ray on this machine for a module's tests; its address."""
-    context = ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+    context = ray.init(
+        address="local", num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False
+    )
     yield context.address_info["gcs_address"]
     ray.shutdown()

@@ -62,7 +62,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, tiny_qwen3_dir: Path) -> Iterator[World]:
-    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+    ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
     yield World(tmp_path_factory.mktemp("hosts"), tiny_qwen3_dir)
     ray.shutdown()
 

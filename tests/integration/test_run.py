@@ -129,7 +129,7 @@ def undisturbed(run: RunDir) -> str:
     """The checksum of the weights that a fresh trainer comes to from the run's ledger alone."""
     other = RunDir(run.path.with_name("undisturbed"))
     shutil.copytree(run.path, other.path, ignore=shutil.ignore_patterns("checkpoints", "export"))
-    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+    ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
     try:
         with capture_logs() as log:
             checksum = asyncio.run(train_recorded(other))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -74,11 +75,13 @@ def test_a_directory_with_spaces_is_refused():
         plan(directory=Path("/tmp/my sim"))
 
 
-def test_a_state_is_read_as_it_was_written(tmp_path: Path):
-    state = plan_simulation(tmp_path, ["n"], {"n": ["train", "rollout"]}, SUBNET)
-    state.write()
-    assert read_state(tmp_path) == state
-    assert [file.name for file in tmp_path.iterdir()] == [STATE_FILE]
+def test_a_state_is_read_as_it_was_written():
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # short: sockets would be below it
+        directory = Path(name)
+        state = plan_simulation(directory, ["n"], {"n": ["train", "rollout"]}, SUBNET)
+        state.write()
+        assert read_state(directory) == state
+        assert [file.name for file in directory.iterdir()] == [STATE_FILE]
 
 
 def test_a_file_that_is_no_state_is_an_error_that_names_it(tmp_path: Path):
