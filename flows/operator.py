@@ -5,6 +5,7 @@ For a machine that is to keep it over restarts there are systemd units: ops/syst
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from rich.console import Console
 
 from blocks.cluster import save_cluster
 from flows.local_prefect import HOME, LocalPrefect, stop_prefect
+from flows.parameters import cluster_overrides
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.init import cluster_from_environment, cluster_from_file
 from openclaw_core.config import load_config
@@ -78,6 +80,12 @@ def keep_cluster_command(
     hosts = ", ".join(f"{host.name} ({host.reached_at}: {', '.join(host.roles)})" for host in cluster.hosts)
     console.print(f"Cluster block {name}: {hosts}", soft_wrap=True)
     console.print(f"prefect deployment run openclaw/{preset} -p cluster={name}", soft_wrap=True)
+
+
+@app.command("show-cluster")
+def show_cluster_command(name: Annotated[str, typer.Argument(help="Of the block.")]) -> None:
+    """The block as JSON, dotted name → value: for `openclaw-rl doctor --cluster` and `plan --cluster`."""
+    print(json.dumps(cluster_overrides(name)))  # noqa: T201 - for a program, not for the console
 
 
 def _under_way(prefect: LocalPrefect) -> list[str]:

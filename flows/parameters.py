@@ -37,7 +37,7 @@ def resolve_config(
     """Preset, then blocks, then overrides, then steps; the later wins. Raises ConfigError naming what is wrong."""
     values: dict[str, Any] = {}
     if cluster is not None:
-        values |= _load(ClusterBlock, cluster).overrides()
+        values |= cluster_overrides(cluster)
     if model is not None:
         values |= _load(ModelBlock, model).overrides()
     if simulator is not None:
@@ -75,6 +75,11 @@ def keys_of(simulator: str | None, judge_key: str | None = None) -> dict[str, st
     if judge_key is not None:
         keys["judge"] = secret(judge_key)
     return keys
+
+
+def cluster_overrides(name: str) -> dict[str, Any]:
+    """What a Cluster block stands for. Raises ConfigError."""
+    return _load(ClusterBlock, name).overrides()
 
 
 def secret(name: str) -> str:

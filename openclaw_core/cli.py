@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ import typer
 from openclaw_core import cli_cluster, cli_evaluate, cli_feed, cli_keys, cli_shell, cli_stage, cli_turns
 from openclaw_core.config import ConfigError
 from openclaw_core.config.env import client_keys, external_keys, load_asked
+from openclaw_core.config.hosts import with_judge_urls
 from openclaw_core.config.load import parse_assignment
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.errors import OpenClawError
@@ -42,6 +44,7 @@ Preset = Annotated[str, typer.Option(help="local-cpu, 2nodes-sim, 4b-1node, 4b-2
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", help="Override a parameter, as in --set train.steps=5; repeatable.")
 ]
+ClusterName = Annotated[str | None, typer.Option("--cluster", help="Cluster block of Prefect, in place of the preset's hosts.")]
 RunDirectory = Annotated[Path, typer.Option("--run-dir", help="The run's directory, runs/<run id>.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its directory's name below runs/; or that directory.")]
 RunsRoot = Annotated[Path, typer.Option("--runs", help="Where runs are.")]
@@ -146,9 +149,10 @@ def doctor(
     ] = None,
     image: Annotated[bool, typer.Option("--image", help="Inside the image: its packages, and nothing of a host.")] = False,
     sim: Annotated[bool, typer.Option("--sim", help="Whether this machine can simulate hosts.")] = False,
+    cluster: ClusterName = None,
 ) -> None:
     """Check this machine for a preset, and the hosts of a preset that has some. Exit code 1 where something is not right."""
-    rows = _doctor_rows(preset, assignments, image=image, sim=sim)
+    rows = _doctor_rows(preset, assignments, cluster, image=image, sim=sim)
     waived = set(without or [])
     for row in rows:
         typer.echo(f"{row}{' (not counted)' if row.check in waived else ''}")
@@ -158,7 +162,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _doctor_rows(preset: str, assignments: list[str] | None, *, image: bool, sim: bool) -> Sequence[Row]:
+def _doctor_rows(preset: str, assignments: list[str] | None, cluster: str | None, *, image: bool, sim: bool) -> Sequence[Row]:
     from openclaw_core.cluster import checks
 
     if image:
@@ -167,7 +171,7 @@ def _doctor_rows(preset: str, assignments: list[str] | None, *, image: bool, sim
         from openclaw_core.cluster.simulation import check_simulation
 
         return check_simulation()
-    config = _config(preset, assignments)
+    config = _config(preset, assignments, cluster)
     rows: list[Row] = list(checks.check_machine(config, RunDir(config.paths.runs.absolute() / "doctor")))
     if config.cluster.containers:
         from openclaw_core.cluster.host_checks import check_hosts
@@ -185,6 +189,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json")] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="And all that a run would do on each host.")] = False,
     hosts: Annotated[list[str] | None, typer.Option("--hosts", help="With --dry-run: these alone; repeatable.")] = None,
+    cluster: ClusterName = None,
 ) -> None:
     """What a preset needs: memory of every rank and engine, disk of every host. Exit code 1 where it does not fit."""
     from openclaw_core.cluster.dry_run import as_json as dry_json
@@ -192,7 +197,7 @@ def plan(
     from openclaw_core.cluster.dry_run.text import print_dry_run
     from openclaw_core.planning import make_plan, report
 
-    made = make_plan(_config(preset, assignments))
+    made = make_plan(_config(preset, assignments, cluster))
     would = dry_run(made.config, f"{preset}-ID") if dry else None
     if would is not None and hosts:
         try:
@@ -224,12 +229,22 @@ def config(preset: Preset = "local-cpu", assignments: Assignments = None) -> Non
     leaves(tree, "")
 
 
-def _config(preset: str, assignments: list[str] | None) -> RunConfig:
-    """Preset, environment, --set. What the environment says is shown beside the output, which stays as it is."""
-    asked = load_asked(preset, dict(parse_assignment(text) for text in assignments or []))
+def _config(preset: str, assignments: list[str] | None, cluster: str | None = None) -> RunConfig:
+    """Preset, environment, block, --set. What the environment says is shown beside the output, which stays as it is."""
+    block = _block(cluster) if cluster is not None else {}
+    asked = load_asked(preset, with_judge_urls(preset, block | dict(parse_assignment(text) for text in assignments or [])))
     for line in asked.told:
         typer.echo(f"from the environment: {line}", err=True)
     return asked.config
+
+
+def _block(name: str) -> dict[str, Any]:
+    """A Cluster block of Prefect. A process of its own reads it: the core knows nothing of Prefect."""
+    said = subprocess.run([sys.executable, "-m", "flows.operator", "show-cluster", name], stdout=subprocess.PIPE, check=False)
+    if said.returncode:
+        typer.echo(said.stdout.decode(errors="replace").strip(), err=True)
+        raise typer.Exit(1)
+    return json.loads(said.stdout)
 
 
 def _fail(error: OpenClawError, code: int) -> None:

@@ -29,12 +29,6 @@ def feeder_state(run: RunDir) -> FeederState | None:
         return runtime.feeder()
 
 
-def feeder_finished(run: RunDir) -> bool:
-    """Whether a feeder that is not alive ended well; to be asked once, by the process that started it."""
-    with runtime_of(run.config(), run) as runtime:
-        return runtime.feeder_finished()
-
-
 def stop_feeder(run: RunDir) -> None:
     """End it, if it is running."""
     with runtime_of(run.config(), run) as runtime:

@@ -10,7 +10,8 @@ from prefect import task
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 
-from openclaw_core.feeding import FeederGone, feeder_finished, feeder_state, start_feeder, stop_feeder
+from openclaw_core.cluster.runtime import runtime_of
+from openclaw_core.feeding import FeederGone, stop_feeder
 from openclaw_core.rundir import RunDir
 from openclaw_core.stages import StageResult
 from tasks.policy import MUST_BE_TRUE_NOW, finished, opened
@@ -42,16 +43,17 @@ def feed(run_dir: str, switch: FeederSwitch) -> State[StageResult]:
 
 
 def _watch(run: RunDir, switch: FeederSwitch) -> None:
-    started = start_feeder(run)
-    get_run_logger().info("feeding, %s, log %s", started.where, started.log)
-    while not switch.off.wait(POLL_S):
-        feeder = feeder_state(run)
-        if feeder is None:
-            return  # it was told to stop
-        if not feeder.alive:
-            if feeder_finished(run):
-                return  # it saw that the run was finished
-            raise FeederGone(f"the feeder has died ({feeder.log}):\n{feeder.tail}")
+    with runtime_of(run.config(), run) as runtime:
+        started = runtime.start_feeder()
+        get_run_logger().info("feeding, %s, log %s", started.where, started.log)
+        while not switch.off.wait(runtime.look_every_s):
+            feeder = runtime.feeder()
+            if feeder is None:
+                return  # it was told to stop
+            if not feeder.alive:
+                if runtime.feeder_finished():
+                    return  # it saw that the run was finished
+                raise FeederGone(f"the feeder has died ({feeder.log}):\n{feeder.tail}")
 
 
 @contextlib.contextmanager

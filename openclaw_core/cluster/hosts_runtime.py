@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Self
 
 import structlog
 
-from openclaw_core.cluster.containers import Engine
+from openclaw_core.cluster.containers import Engine, Found
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import HostError, Hosts
 from openclaw_core.cluster.job import ServiceJob
 from openclaw_core.cluster.orphans import end_orphans, find_holders, record
 from openclaw_core.cluster.ray_head import dashboard_url
-from openclaw_core.cluster.ray_hosts import RayHosts, engines_of
+from openclaw_core.cluster.ray_hosts import KEPT_LINES, RayHosts, engines_of
 from openclaw_core.cluster.run_on_hosts import project_digest, push_project, push_run
 from openclaw_core.cluster.runtime import FEEDER, FeederState
-from openclaw_core.cluster.specs import command_spec, container_name, on_host, ray_specs, run_path
+from openclaw_core.cluster.specs import command_spec, on_host, ray_specs, run_path
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.planning.placement import place_ranks
 from openclaw_core.rundir import RunDir
@@ -30,6 +31,8 @@ TAIL_LINES = 15
 
 class HostsRuntime:
     """See Runtime. A context manager: connections are open during the block."""
+
+    look_every_s = 5.0
 
     def __init__(self, config: RunConfig, run: RunDir) -> None:
         self._config, self._run = config, run
@@ -47,7 +50,7 @@ class HostsRuntime:
         """See Runtime."""
         push_project(self._run, self._hosts)
         push_run(self._config, self._run, self._hosts)
-        reused = self._ray.launch()
+        reused = self._ray.launch(ray_specs(self._config, self._run.run_id, place_ranks(self._config), self._code))
         names = ", ".join(host.name for host in self._hosts)
         return reused, f"Ray on {names}, dashboard {dashboard_url(self._config)}"
 
@@ -86,27 +89,23 @@ class HostsRuntime:
 
     def feeder(self) -> FeederState | None:
         """See Runtime."""
-        found = next((each for each in self._engine.of_run(self._run.run_id) if each.role == FEEDER), None)
+        found = self._feeder_container()
         if found is None:
             return None
-        log_file, alive = self._run.logs / f"{FEEDER}.log", found.state == "running"
-        text = self._engine.logs(found.name)
-        log_file.write_text(text, encoding="utf-8")
-        tail = "" if alive else "\n".join(text.splitlines()[-TAIL_LINES:])
-        return FeederState(alive, f"container {found.name} on {self._config.cluster.head.name}", str(log_file), tail)
+        alive = found.state == "running"
+        tail = "" if alive else "\n".join(self._keep_feeder_log(found).splitlines()[-TAIL_LINES:])
+        return FeederState(alive, f"container {found.name} on {self._config.cluster.head.name}", str(self._feeder_log), tail)
 
     def feeder_finished(self) -> bool:
         """See Runtime."""
-        return any(
-            each.exit_code == 0
-            for each in self._engine.of_run(self._run.run_id)
-            if each.role == FEEDER and each.state == "exited"
-        )
+        found = self._feeder_container()
+        return found is not None and found.state == "exited" and found.exit_code == 0
 
     def stop_feeder(self) -> None:
         """See Runtime."""
-        if self.feeder() is not None:  # which keeps its log
-            self._engine.remove([container_name(self._run.run_id, FEEDER)])
+        if (found := self._feeder_container()) is not None:
+            self._keep_feeder_log(found)
+            self._engine.remove([found.name])
 
     def stop(self) -> str:
         """See Runtime. A process that outlives its container keeps its NPU's memory: those of the run's are ended."""
@@ -116,6 +115,18 @@ class HostsRuntime:
         for host in with_npus:
             end_orphans(host, held[host.name], lambda line: log.warning("npu_process", line=line))
         return f"removed {', '.join(removed)}" if removed else "no container of the run is left"
+
+    def _feeder_container(self) -> Found | None:
+        return next((each for each in self._engine.of_run(self._run.run_id) if each.role == FEEDER), None)
+
+    def _keep_feeder_log(self, container: Found) -> str:
+        text = self._engine.logs(container.name, tail=KEPT_LINES)
+        self._feeder_log.write_text(text, encoding="utf-8")
+        return text
+
+    @property
+    def _feeder_log(self) -> Path:
+        return self._run.logs / f"{FEEDER}.log"
 
     @cached_property
     def _engines(self) -> dict[str, Engine]:
@@ -132,5 +143,4 @@ class HostsRuntime:
 
     @cached_property
     def _ray(self) -> RayHosts:
-        specs = list(ray_specs(self._config, self._run.run_id, place_ranks(self._config), self._code))
-        return RayHosts(self._config, self._run, self._hosts, self._engines, specs)
+        return RayHosts(self._config, self._run, self._hosts, self._engines)

@@ -18,6 +18,8 @@ TAIL_LINES = 15
 class LocalRuntime:
     """See Runtime."""
 
+    look_every_s = 1.0
+
     def __init__(self, config: RunConfig, run: RunDir) -> None:
         self._config, self._run = config, run
         self._processes = Processes(run.processes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -24,28 +24,30 @@ log = structlog.get_logger(__name__)
 POLL_S = 1.0
 SAY_EVERY_S = 15.0
 TAIL_LINES = 30
+KEPT_LINES = 100_000
+"""Of what a container has written."""
 RAY_ROLES = ("head", "worker")
 
 
 @contextlib.contextmanager
 def engines_of(hosts: Hosts) -> Iterator[dict[str, Engine]]:
-    """The Docker engine of every host, by its name."""
+    """The Docker engine of every host, by its name; each is connected to when it is asked first."""
+    engines = {host.name: Engine(host) for host in hosts}
     with contextlib.ExitStack() as stack:
-        yield {host.name: stack.enter_context(Engine(host)) for host in hosts}
+        for engine in engines.values():
+            stack.push(engine)
+        yield engines
 
 
 class RayHosts:
-    """Ray of one run. ``specs``: its containers, the head first. Raises ClusterError (every method)."""
+    """Ray of one run. Raises ClusterError (every method)."""
 
-    def __init__(
-        self, config: RunConfig, run: RunDir, hosts: Hosts, engines: Mapping[str, Engine], specs: Sequence[ContainerSpec]
-    ) -> None:
+    def __init__(self, config: RunConfig, run: RunDir, hosts: Hosts, engines: Mapping[str, Engine]) -> None:
         self._config, self._run, self._hosts, self._engines = config, run, hosts, engines
-        self._specs = {spec.host: spec for spec in specs}
-        self._head = next(spec for spec in specs if spec.role == "head")
+        self._head = hosts.head.name
 
-    def launch(self) -> bool:
-        """Have every host in Ray. True where all of it was there already.
+    def launch(self, specs: Iterable[ContainerSpec]) -> bool:
+        """Have every host in Ray, as its spec says. True where all of it was there already.
 
         A head that is alive is kept, and workers that are missing join it. Without one, whatever is left of the run's Ray is
         removed first: its workers would wait for a head with their old token.
@@ -53,19 +55,24 @@ class RayHosts:
         self._refuse_others()
         found = self._found()
         running = {host for host, containers in found.items() if any(each.state == "running" for each in containers)}
-        if self._head.host not in running:
+        if self._head not in running:
             self.remove()
             running = set()
         missing = [host for host in self._hosts if host.name not in running]
-        on_each([host for host in missing if host.name == self._head.host], self._start)
-        self._wait([self._head.host])
-        on_each([host for host in missing if host.name != self._head.host], self._start)
+        of_host = {spec.host: spec for spec in specs}
+
+        def start(host: Host) -> None:
+            self._engines[host.name].start(of_host[host.name])
+
+        on_each([host for host in missing if host.name == self._head], start)
+        self._wait([self._head])
+        on_each([host for host in missing if host.name != self._head], start)
         self._wait([host.name for host in self._hosts])
         return not missing
 
     def alive(self) -> bool:
         """Whether the head's container runs."""
-        return any(each.state == "running" for each in self._found()[self._head.host])
+        return any(each.state == "running" for each in self._ray_containers(self._hosts.head))
 
     def remove(self) -> list[str]:
         """Remove the run's Ray containers on every host, dead or alive; as ``host: container``."""
@@ -75,16 +82,28 @@ class RayHosts:
             self._engines[host.name].remove(names)
             return [f"{host.name}: {name}" for name in names]
 
-        # Workers first: they would report a head that is gone as a failure.
-        workers = [host for host in self._hosts if host.name != self._head.host]
-        return [line for part in (workers, [self._hosts.head]) for lines in on_each(part, remove) for line in lines]
+        # Workers first: they would report a head that is gone as a failure. A host that is away keeps no other's.
+        workers = [host for host in self._hosts if host.name != self._head]
+        removed: list[str] = []
+        errors: list[str] = []
+        for host in (*workers, self._hosts.head):
+            try:
+                removed += remove(host)
+            except ClusterError as error:
+                errors.append(str(error))
+        if errors:
+            raise ClusterError("\n".join([*errors, f"removed elsewhere: {', '.join(removed) or 'nothing'}"]))
+        return removed
 
     def logs(self) -> dict[str, str]:
-        """What Ray's container on each host has written; of those that are there."""
+        """What Ray's container on each host has written; of the hosts that can be asked."""
         texts: dict[str, str] = {}
         for host in self._hosts:
-            for each in self._ray_containers(host):
-                texts[each.name] = self._engines[host.name].logs(each.name)
+            try:
+                for each in self._ray_containers(host):
+                    texts[each.name] = self._engines[host.name].logs(each.name, tail=KEPT_LINES)
+            except ClusterError as error:
+                log.warning("logs_not_kept", host=host.name, reason=str(error))
         return texts
 
     def _refuse_others(self) -> None:
@@ -92,7 +111,7 @@ class RayHosts:
             return self._engines[host.name].foreign(self._run.run_id)
 
         others = dict(zip((host.name for host in self._hosts), on_each(self._hosts.all, look), strict=True))
-        told = [f"{name}: run {each.run} ({each.name}, {each.state})" for name, found in others.items() for each in found]
+        told = [f"{name}: run {each.run} ({each.name})" for name, found in others.items() for each in found if each.alive]
         if told:
             raise ClusterError(
                 "hosts that belong to another run: " + "; ".join(told) + "; end it with `openclaw-rl stop <run>`, or use others"
@@ -103,11 +122,6 @@ class RayHosts:
 
     def _ray_containers(self, host: Host) -> list[Found]:
         return [each for each in self._engines[host.name].of_run(self._run.run_id) if each.role in RAY_ROLES]
-
-    def _start(self, host: Host) -> None:
-        spec = self._specs[host.name]
-        self._engines[host.name].start(spec)
-        log.info("container_started", host=host.name, container=spec.name)
 
     def _wait(self, names: Sequence[str]) -> None:
         """Until these hosts are nodes of Ray. A container that has ended is told at once, with its last lines."""
@@ -150,9 +164,3 @@ class RayHosts:
         alive = [node["raylet"] for node in nodes if node["raylet"].get("state") == "ALIVE"]
         resources = {name for raylet in alive for name in raylet.get("resourcesTotal", {})}
         return {name.removeprefix(HOST) for name in resources if name.startswith(HOST)}, f"{len(alive)} nodes alive"
-
-
-def each_line(text: str, tell: Callable[[str], None]) -> None:
-    """Tell a text line by line."""
-    for line in text.splitlines():
-        tell(line)

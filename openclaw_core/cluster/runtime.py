@@ -27,6 +27,9 @@ class FeederState:
 class Runtime(Protocol):
     """Every method may be called again at any time. Raises ClusterError, with what to do."""
 
+    look_every_s: float
+    """Between two looks at the feeder, by whoever watches it."""
+
     def launch(self) -> tuple[bool, str]:
         """Have Ray with everything that the run needs. Whether it was there already, and where it is."""
         ...
