@@ -117,7 +117,12 @@ class KnownRuns:
 
 
 def _check_ports(config: RunConfig, known: KnownRuns) -> None:
-    """Raise ClusterError for a taken port before anything is started; a run that was left up for a retry is named."""
+    """Raise ClusterError for a taken port before anything is started; a run that was left up for a retry is named.
+
+    The ports of a run with hosts of its own are opened there: env-check looks at them.
+    """
+    if config.cluster.containers:
+        return
     try:
         check_ports(config.ports, [*SERVICE_PORTS, *RAY_PORTS])
     except ClusterError as error:

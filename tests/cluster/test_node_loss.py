@@ -21,7 +21,6 @@ from openclaw_core.loop.client import ControlClient, ServiceSilent, ServiceStatu
 from openclaw_core.loop.summary import Summary
 from openclaw_core.run import run_all
 from openclaw_core.rundir import RunDir, create_run
-from tests.ports import free_ports
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -70,7 +69,7 @@ def going(two_hosts: Simulation, tiny_llama_dir: Path, tmp_path: Path) -> Iterat
     cluster["cluster.mounts"].append({"source": str(tiny_llama_dir), "target": "/model"})
     tiny = {"model.name": "tiny", "model.source": "file:///model", "model.context_length": 512}
     sizes = {"rollout.max_response_tokens": 12, "feeder.sessions_in_flight": 4, "train.steps": STEPS}
-    config = load_config("2nodes-sim", {**cluster, **tiny, **sizes, **free_ports(), "paths.runs": str(tmp_path / "runs")})
+    config = load_config("2nodes-sim", {**cluster, **tiny, **sizes, "paths.runs": str(tmp_path / "runs")})
     run = create_run(config, "loss")
     with Going(run.config(), run) as going:
         yield going
