@@ -132,10 +132,10 @@ class HostsRuntime:
     def _engines(self) -> dict[str, Engine]:
         return self._stack.enter_context(engines_of(self._hosts))
 
-    @cached_property
+    @property
     def _engine(self) -> Engine:
-        """The head's alone: the feeder is there, and is looked after while other hosts are away."""
-        return self._stack.enter_context(Engine(self._hosts.head))
+        """The head's, where the feeder is: no other host is asked, which may be away."""
+        return self._engines[self._config.cluster.head.name]
 
     @property
     def _code(self) -> str:

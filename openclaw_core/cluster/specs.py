@@ -12,6 +12,7 @@ Inside every container ``WORK`` is the host's work_root; below it the places are
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -127,7 +128,7 @@ def command_spec(
         role=role,
         image=_image(cluster),
         command=(cluster.python, "-m", "openclaw_core.cli", *command),
-        environment=environment(cluster, host, code, proxies=True),
+        environment=environment(cluster, host, code),
         mounts=mounts(cluster, host, npu=devices),
         devices=npu_devices(host) if devices else (),
         labels=labels(run_id, host, role),
@@ -136,7 +137,7 @@ def command_spec(
     )
 
 
-def environment(cluster: ClusterConfig, host: HostConfig, code: str, *, proxies: bool) -> dict[str, str]:
+def environment(cluster: ClusterConfig, host: HostConfig, code: str) -> dict[str, str]:
     """Of a container on that host; what the configuration says comes last and wins."""
     values = {
         "PYTHONPATH": str(CODE / code),
@@ -148,9 +149,7 @@ def environment(cluster: ClusterConfig, host: HostConfig, code: str, *, proxies:
     }
     if host.interface is not None:
         values |= {"GLOO_SOCKET_IFNAME": host.interface, "HCCL_SOCKET_IFNAME": host.interface}
-    if proxies:
-        values |= proxy_environment(cluster)
-    return values | cluster.environment
+    return values | proxy_environment(cluster) | cluster.environment
 
 
 def proxy_environment(cluster: ClusterConfig) -> dict[str, str]:
@@ -185,11 +184,11 @@ def _ray(
     config: RunConfig, run_id: str, host: HostConfig, placement: Placement, code: str, role: str, options: dict[str, object]
 ) -> ContainerSpec:
     cluster, cards = config.cluster, ray_npus(host, placement)
-    secrets = run_path(run_id) / RAY_TOKEN
+    token = run_path(run_id) / RAY_TOKEN
     options = options | {
         "--node-ip-address": host.reached_at,
         "--object-store-memory": cluster.ray_object_store_mb * 1_000_000,
-        "--resources": _json(resources(host, cards)),
+        "--resources": json.dumps(resources(host, cards)),
     }
     command = (cluster.python, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats")
     return ContainerSpec(
@@ -198,7 +197,7 @@ def _ray(
         role=role,
         image=_image(cluster),
         command=(*command, *(f"{name}={value}" for name, value in options.items()), *(["--head"] if role == "head" else [])),
-        environment=environment(cluster, host, code, proxies=True) | _ray_environment(str(secrets), cards),
+        environment=environment(cluster, host, code) | _ray_environment(str(token), cards),
         mounts=mounts(cluster, host, npu=True),
         devices=npu_devices(host),
         labels=labels(run_id, host, role),
@@ -251,8 +250,3 @@ def _ray_environment(token_file: str, cards: tuple[int, ...]) -> dict[str, str]:
     if cards:
         values["ASCEND_RT_VISIBLE_DEVICES"] = ",".join(map(str, cards))
     return values
-
-
-def _json(values: dict[str, float]) -> str:
-    inside = ", ".join(f'"{name}": {value:g}' for name, value in values.items())
-    return f"{{{inside}}}"
