@@ -11,6 +11,7 @@ from openclaw_core.cluster import images, models
 from openclaw_core.cluster.host_checks import HostCheck, check_hosts
 from openclaw_core.cluster.hosts import Hosts
 from openclaw_core.cluster.run_on_hosts import project_digest, push_project, push_run
+from openclaw_core.config.env import HUB
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.rundir import RunDir
 
@@ -38,7 +39,7 @@ def distribute_image(config: RunConfig, run: RunDir, tell: Tell) -> tuple[bool, 
 def download_model(config: RunConfig, run: RunDir, tell: Tell) -> tuple[bool, str]:
     """Bring the model's files to every host that needs them. Raises ClusterError."""
     with Hosts(config.cluster) as hosts:
-        token = run.secrets().external_keys.get("hub")
+        token = run.secrets().external_keys.get(HUB)
         return models.download_on_hosts(config, run.run_id, hosts, project_digest(run), tell, token=token)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import structlog
@@ -12,8 +12,9 @@ from openclaw_core.cluster.code import built_wheel, push_code
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, Hosts, on_each
 from openclaw_core.cluster.specs import MODELS, RAY_TOKEN, RUNS, on_host, run_path
+from openclaw_core.config.env import HUB
 from openclaw_core.config.schema import RunConfig
-from openclaw_core.rundir import RunDir
+from openclaw_core.rundir import RunDir, RunSecrets
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +51,11 @@ def config_inside(config: RunConfig) -> RunConfig:
     )
 
 
+def keys_inside(keys: RunSecrets) -> RunSecrets:
+    """The keys that service and feeder need. The hub's is not one: it is on a host for the time of a download (models.py)."""
+    return replace(keys, external_keys={what: key for what, key in keys.external_keys.items() if what != HUB})
+
+
 def push_run(config: RunConfig, run: RunDir, hosts: Hosts) -> None:
     """Write configuration and keys below every host's work_root, readable by their owner only.
 
@@ -64,6 +70,6 @@ def push_run(config: RunConfig, run: RunDir, hosts: Hosts) -> None:
         host.write(place / run.config_file.name, text, mode=0o644)
         host.write(place / RAY_TOKEN, keys.ray_token.encode())
         if host.config is config.cluster.head:
-            host.write(place / run.secrets_file.name, json.dumps(asdict(keys), indent=2).encode())
+            host.write(place / run.secrets_file.name, json.dumps(asdict(keys_inside(keys)), indent=2).encode())
 
     on_each(hosts.all, write)

@@ -12,8 +12,11 @@ from openclaw_core.config.legacy import KEYS, RETIRED, ClusterHints, Legacy, rea
 from openclaw_core.config.load import ConfigError, load_config
 from openclaw_core.config.schema import RunConfig
 
+HUB = "hub"
+"""What the key of the hub that models come from is called."""
+
 EXTERNAL_KEYS = {
-    "hub": ("HF_TOKEN",),
+    HUB: ("HF_TOKEN",),
     "judge": ("OPENCLAW_JUDGE_API_KEY",),
     "simulator": ("OPENCLAW_SIMULATOR_API_KEY", "ARK_API_KEY"),
 }
