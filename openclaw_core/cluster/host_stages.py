@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from openclaw_core.cluster import images, models
+from openclaw_core.cluster.copies import models
+from openclaw_core.cluster.docker import images
 from openclaw_core.cluster.host_checks import HostCheck, check_hosts
 from openclaw_core.cluster.hosts import Hosts
 from openclaw_core.cluster.run_on_hosts import project_digest, push_project, push_run

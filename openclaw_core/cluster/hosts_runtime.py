@@ -10,7 +10,7 @@ from typing import Self
 
 import structlog
 
-from openclaw_core.cluster.containers import Engine, Found
+from openclaw_core.cluster.docker.containers import Engine, Found
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import HostError, Hosts
 from openclaw_core.cluster.job import ServiceJob

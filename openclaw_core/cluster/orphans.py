@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from openclaw_core.cluster.containers import Engine
-from openclaw_core.cluster.engine_errors import engine_errors
+from openclaw_core.cluster.docker.containers import Engine
+from openclaw_core.cluster.docker.errors import engine_errors
 from openclaw_core.cluster.hosts import Host
 from openclaw_core.cluster.npu import NPU_SMI, Npus, processes_by_pid, read_npus
 from openclaw_core.cluster.specs import RUN_LABEL

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import structlog
 
-from openclaw_core.cluster.containers import Engine, Found
+from openclaw_core.cluster.docker.containers import Engine, Found
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, Hosts, on_each
 from openclaw_core.cluster.pinning import HOST

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from openclaw_core.cluster.code import built_wheel, push_code
+from openclaw_core.cluster.copies.code import built_wheel, push_code
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, Hosts, on_each
 from openclaw_core.cluster.specs import MODELS, RAY_TOKEN, RUNS, on_host, run_path

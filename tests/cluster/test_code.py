@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import openclaw_core
-from openclaw_core.cluster.code import MARKER, build_wheel, code_digest, code_path, digest_on, push_code
+from openclaw_core.cluster.copies.code import MARKER, build_wheel, code_digest, code_path, digest_on, push_code
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Hosts
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from openclaw_core.cluster.containers import ContainerFailed, Engine, EngineError, Found
-from openclaw_core.cluster.docker_terms import SPEC_LABEL, spec_digest
+from openclaw_core.cluster.docker.containers import ContainerFailed, Engine, EngineError, Found
+from openclaw_core.cluster.docker.terms import SPEC_LABEL, spec_digest
 from openclaw_core.cluster.hosts import HostError, Hosts
 from openclaw_core.cluster.simulation import Simulation
 from openclaw_core.cluster.specs import ContainerSpec, Mount, labels

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_core.cluster.code import code_path, push_code
-from openclaw_core.cluster.containers import Engine
+from openclaw_core.cluster.copies.code import code_path, push_code
+from openclaw_core.cluster.docker.containers import Engine
 from openclaw_core.cluster.host_checks import HostCheck, check_hosts
 from openclaw_core.cluster.hosts import Host, Hosts
 from openclaw_core.cluster.orphans import end_orphans, find_holders, look_at, record

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from openclaw_core.cluster.containers import Engine
+from openclaw_core.cluster.docker.archives import load_archive, make_archive
+from openclaw_core.cluster.docker.containers import Engine
+from openclaw_core.cluster.docker.images import BuildFailed, Built, build_image, distribute_image
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, Hosts
-from openclaw_core.cluster.image_archives import load_archive, make_archive
-from openclaw_core.cluster.images import BuildFailed, Built, build_image, distribute_image
 from openclaw_core.config import RunConfig, load_config
 from openclaw_core.config.cluster import BuildConfig, ClusterConfig
 

@@ -10,17 +10,17 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from openclaw_core.cluster.code import built_wheel, push_code
-from openclaw_core.cluster.containers import ContainerFailed, Engine
+from openclaw_core.cluster.copies.code import built_wheel, push_code
+from openclaw_core.cluster.copies.manifests import manifest
+from openclaw_core.cluster.copies.models import TOKEN_FILE, convert_on_hosts, download_on_hosts
+from openclaw_core.cluster.copies.transfer import copy_tree
+from openclaw_core.cluster.docker.containers import ContainerFailed, Engine
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, Hosts
-from openclaw_core.cluster.manifests import manifest
-from openclaw_core.cluster.models import TOKEN_FILE, convert_on_hosts, download_on_hosts
 from openclaw_core.cluster.run_on_hosts import push_run
 from openclaw_core.cluster.simulation import Simulation
 from openclaw_core.cluster.simulation.mounts import simulated_mounts, simulated_python
 from openclaw_core.cluster.specs import MODELS, command_spec, on_host, run_path
-from openclaw_core.cluster.transfer import copy_tree
 from openclaw_core.config.cluster import ClusterConfig
 from openclaw_core.config.load import load_config
 from openclaw_core.config.schema import ModelConfig, RunConfig

@@ -14,10 +14,10 @@ from pathlib import Path, PurePosixPath
 import psutil
 import pytest
 
+from openclaw_core.cluster.copies.transfer import copy_file, copy_tree
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, HostError, Hosts, Unreachable, on_each
 from openclaw_core.cluster.simulation import Simulation
-from openclaw_core.cluster.transfer import copy_file, copy_tree
 
 pytestmark = pytest.mark.cluster
 
@@ -208,7 +208,7 @@ def test_a_cut_of_the_network_is_gone_on_from(two_hosts: Simulation, hosts: Host
 def test_a_host_that_stays_away_ends_the_copy_and_the_next_one_goes_on(
     two_hosts: Simulation, hosts: Hosts, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("openclaw_core.cluster.transfer.TRIES", 2)
+    monkeypatch.setattr("openclaw_core.cluster.copies.transfer.TRIES", 2)
     a, b = hosts.all
     size = 64 * MB
     source, to = folders["node-a"] / "x", folders["node-b"] / "x"

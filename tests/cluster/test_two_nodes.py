@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_core.cluster.containers import Engine
+from openclaw_core.cluster.docker.containers import Engine
 from openclaw_core.cluster.hosts import Hosts
 from openclaw_core.cluster.simulation import Simulation
 from openclaw_core.cluster.simulation.cluster import as_overrides, simulated_cluster

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_core.cluster.build_context import packed_context
-from openclaw_core.cluster.code import build_wheel, built_wheel, code_digest
-from openclaw_core.cluster.docker_terms import create_arguments, spec_digest
-from openclaw_core.cluster.engine_errors import until
+from openclaw_core.cluster.copies.code import build_wheel, built_wheel, code_digest
+from openclaw_core.cluster.copies.pipes import is_full
+from openclaw_core.cluster.docker.build_context import packed_context
+from openclaw_core.cluster.docker.errors import until
+from openclaw_core.cluster.docker.terms import create_arguments, spec_digest
 from openclaw_core.cluster.errors import ClusterError
-from openclaw_core.cluster.pipes import is_full
 from openclaw_core.cluster.specs import ContainerSpec, Mount
 from openclaw_core.config.cluster import BuildConfig
 

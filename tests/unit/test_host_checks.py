@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from openclaw_core.cluster.containers import Found
+from openclaw_core.cluster.docker.containers import Found
 from openclaw_core.cluster.host_checks.facts import (
     Clock,
     Disk,

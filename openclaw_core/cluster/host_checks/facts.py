@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from typing import Any
 
-from openclaw_core.cluster.containers import Found
+from openclaw_core.cluster.docker.containers import Found
 from openclaw_core.cluster.host_checks.script import NOT_THERE, Part, text_of
 from openclaw_core.cluster.npu import NpuError, Npus, npus_of
 from openclaw_core.cluster.orphans import Holder

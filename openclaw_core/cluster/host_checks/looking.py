@@ -18,9 +18,9 @@ import structlog
 from rich.table import Table
 from rich.text import Text
 
-from openclaw_core.cluster.code import digest_on
-from openclaw_core.cluster.containers import Engine
-from openclaw_core.cluster.engine_errors import engine_errors
+from openclaw_core.cluster.copies.code import digest_on
+from openclaw_core.cluster.docker.containers import Engine
+from openclaw_core.cluster.docker.errors import engine_errors
 from openclaw_core.cluster.host_checks import inside
 from openclaw_core.cluster.host_checks.facts import (
     Clock,

@@ -18,9 +18,9 @@ from pathlib import Path, PurePosixPath
 
 import structlog
 
+from openclaw_core.cluster.copies.pipes import script_on
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, Hosts, on_each
-from openclaw_core.cluster.pipes import script_on
 from openclaw_core.cluster.specs import CODE, on_host
 
 log = structlog.get_logger(__name__)

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath
 from typing import Any
 
-from openclaw_core.cluster.containers import Engine
-from openclaw_core.cluster.engine_errors import engine_errors
+from openclaw_core.cluster.copies.pipes import script_on
+from openclaw_core.cluster.docker.containers import Engine
+from openclaw_core.cluster.docker.errors import engine_errors
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, HostError
-from openclaw_core.cluster.pipes import script_on
 
 DEADLINE_S = 2 * 3600
 CHUNK = 1 << 20

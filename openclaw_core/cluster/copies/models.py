@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
-from openclaw_core.cluster.containers import Engine
+from openclaw_core.cluster.copies.manifests import manifest
+from openclaw_core.cluster.copies.transfer import copy_tree
+from openclaw_core.cluster.docker.containers import Engine
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, Hosts, on_each
-from openclaw_core.cluster.manifests import manifest
 from openclaw_core.cluster.specs import MODELS, command_spec, mounts, on_host, run_path
-from openclaw_core.cluster.transfer import copy_tree
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.trainer.retention import META
 from openclaw_core.weights.layout import hf_directory, torch_dist_directory

@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from openclaw_core.cluster.copies.pipes import script_on
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, HostError
-from openclaw_core.cluster.pipes import script_on
 from openclaw_core.weights.files import sha256 as sha256_of
 
 HASHING_DEADLINE_S = 4 * 3600

@@ -16,10 +16,10 @@ from pathlib import Path, PurePath, PurePosixPath
 
 import structlog
 
+from openclaw_core.cluster.copies.manifests import FileRecord, manifest
+from openclaw_core.cluster.copies.pipes import STALL_S, Lost, Pipe, ask, is_connection, is_full, pump, reading
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, HostError, Unreachable
-from openclaw_core.cluster.manifests import FileRecord, manifest
-from openclaw_core.cluster.pipes import STALL_S, Lost, Pipe, ask, is_connection, is_full, pump, reading
 from openclaw_core.weights.files import sha256 as sha256_of
 
 log = structlog.get_logger(__name__)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from openclaw_core.cluster.docker_terms import ALIVE, SPEC_LABEL, Found, create_arguments, found, spec_digest
-from openclaw_core.cluster.engine_errors import ContainerFailed, EngineError, engine_errors, until
+from openclaw_core.cluster.copies.pipes import script_on
+from openclaw_core.cluster.docker.errors import ContainerFailed, EngineError, engine_errors, until
+from openclaw_core.cluster.docker.terms import ALIVE, SPEC_LABEL, Found, create_arguments, found, spec_digest
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, HostError
-from openclaw_core.cluster.pipes import script_on
 from openclaw_core.cluster.specs import RUN_LABEL, ContainerSpec
 
 if TYPE_CHECKING:

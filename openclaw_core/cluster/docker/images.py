@@ -12,15 +12,15 @@ from typing import Any
 
 import structlog
 
-from openclaw_core.cluster.build_context import CONTEXT_LABEL, packed_context
-from openclaw_core.cluster.containers import Engine
-from openclaw_core.cluster.engine_errors import engine_errors, until
+from openclaw_core.cluster.copies.pipes import script_on
+from openclaw_core.cluster.copies.transfer import copy_file
+from openclaw_core.cluster.docker.archives import DEADLINE_S, Archive, load_archive, make_archive
+from openclaw_core.cluster.docker.build_context import CONTEXT_LABEL, packed_context
+from openclaw_core.cluster.docker.containers import Engine
+from openclaw_core.cluster.docker.errors import engine_errors, until
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, HostError, Hosts, on_each
-from openclaw_core.cluster.image_archives import DEADLINE_S, Archive, load_archive, make_archive
-from openclaw_core.cluster.pipes import script_on
 from openclaw_core.cluster.specs import proxy_environment
-from openclaw_core.cluster.transfer import copy_file
 from openclaw_core.config.cluster import BuildConfig
 from openclaw_core.config.schema import RunConfig
 
