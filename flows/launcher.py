@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,9 +12,9 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, Fl
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
-from rich.console import Console
 from rich.text import Text
 
+from flows.command import State, console, run_app
 from flows.local_prefect import HOME, LocalPrefect, stop_prefect
 from flows.parameters import default_run_id
 from flows.watch import Watch, follow
@@ -24,11 +22,9 @@ from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.ports import RAY_PORTS, SERVICE_PORTS, check_ports
 from openclaw_core.cluster.processes import Processes
 from openclaw_core.cluster.ray_head import find_head
-from openclaw_core.config import ConfigError, RunConfig
+from openclaw_core.config import RunConfig
 from openclaw_core.config.env import load_asked
 from openclaw_core.config.load import parse_assignment
-from openclaw_core.errors import OpenClawError
-from openclaw_core.log import configure_logging
 from openclaw_core.loop.summary import read_summary, summary_rows
 from openclaw_core.rundir import RunDir
 
@@ -36,9 +32,6 @@ CANCEL_DEADLINE_S = 120
 STOP_DEADLINE_S = 600
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-console = Console(highlight=False)
-
-State = Annotated[Path, typer.Option(help="Where Prefect's database, logs and process records are kept.")]
 
 
 @app.command("run")
@@ -204,18 +197,5 @@ def _tell_end(flow_run: FlowRun, watch: Watch, prefect: LocalPrefect) -> None:
     raise typer.Exit(1)
 
 
-def main() -> None:
-    """Known errors are one message and an exit code; everything else is a traceback."""
-    configure_logging(logging.WARNING)
-    try:
-        app()
-    except ConfigError as error:
-        console.print(f"error: {error}", markup=False, soft_wrap=True)
-        sys.exit(2)
-    except OpenClawError as error:
-        console.print(f"error: {error}", markup=False, soft_wrap=True)
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    run_app(app)

@@ -6,8 +6,6 @@ For a machine that is to keep it over restarts there are systemd units: ops/syst
 from __future__ import annotations
 
 import json
-import logging
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,24 +14,19 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
 from prefect.client.schemas.objects import StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from rich.console import Console
 
 from blocks.cluster import save_cluster
+from flows.command import State, console, run_app
 from flows.local_prefect import HOME, LocalPrefect, stop_prefect
 from flows.parameters import cluster_overrides
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.init import cluster_from_environment, cluster_from_file
 from openclaw_core.config import load_config
 from openclaw_core.config.env import child_environment
-from openclaw_core.errors import OpenClawError
-from openclaw_core.log import configure_logging
 
 UNDER_WAY = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING, StateType.PAUSED]
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-console = Console(highlight=False)
-
-State = Annotated[Path, typer.Option(help="Where Prefect's database, logs and process records are kept.")]
 
 
 @app.command("up")
@@ -95,15 +88,5 @@ def _under_way(prefect: LocalPrefect) -> list[str]:
     return sorted(run.name for run in found if run.parent_task_run_id is None)
 
 
-def main() -> None:
-    """Known errors are one message and exit code 1; everything else is a traceback."""
-    configure_logging(logging.WARNING)
-    try:
-        app()
-    except OpenClawError as error:
-        console.print(f"error: {error}", markup=False, soft_wrap=True)
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    run_app(app)

@@ -12,7 +12,6 @@ from pydantic import Field
 from blocks import ClusterBlock, ModelBlock, SimulatorBlock
 from openclaw_core.config import ConfigError, RunConfig, load_config
 from openclaw_core.config.env import client_keys, external_keys
-from openclaw_core.config.hosts import with_judge_urls
 from openclaw_core.rundir import RunDir, create_run
 
 B = TypeVar("B", bound=Block)
@@ -45,7 +44,7 @@ def resolve_config(
     values |= overrides or {}
     if steps is not None:
         values["train.steps"] = steps
-    return load_config(preset, with_judge_urls(preset, values))
+    return load_config(preset, values)
 
 
 def default_run_id(preset: str, flow_run_id: str) -> str:

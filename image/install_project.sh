@@ -19,8 +19,9 @@ mkdir -p "$home/bin"
 
 case $mode in
 venv)
-    "$python" -m venv --system-site-packages "$home/venv"
-    # The base image's own packages count as there, so only what it lacks is taken from wheels/.
+    # The base image's own packages count as there, pip and setuptools too (a venv's own setuptools would hide the pinned one),
+    # so only what it lacks is taken from wheels/.
+    "$python" -m venv --without-pip --system-site-packages "$home/venv"
     "$home/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-index \
         --find-links "$here/wheels" "openclaw-rl[$extra] @ file://$wheel"
     ln -s "$home/venv/bin/openclaw-rl" "$home/bin/openclaw-rl"

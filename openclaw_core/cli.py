@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import subprocess
 import sys
 import time
@@ -21,7 +22,6 @@ import typer
 from openclaw_core import cli_cluster, cli_evaluate, cli_feed, cli_keys, cli_shell, cli_stage, cli_turns
 from openclaw_core.config import ConfigError
 from openclaw_core.config.env import client_keys, external_keys, load_asked
-from openclaw_core.config.hosts import with_judge_urls
 from openclaw_core.config.load import parse_assignment
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.errors import OpenClawError
@@ -29,6 +29,7 @@ from openclaw_core.log import configure_logging
 from openclaw_core.rundir import RunDir, create_run, existing_run
 
 if TYPE_CHECKING:
+    from openclaw_core.cluster.host_checks import HostCheck
     from openclaw_core.stages import Row
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -152,34 +153,43 @@ def doctor(
     cluster: ClusterName = None,
 ) -> None:
     """Check this machine for a preset, and the hosts of a preset that has some. Exit code 1 where something is not right."""
-    rows = _doctor_rows(preset, assignments, cluster, image=image, sim=sim)
+    here, on_hosts = _doctor_rows(preset, assignments, cluster, image=image, sim=sim)
+    rows: list[Row] = [*here, *on_hosts]
     waived = set(without or [])
-    for row in rows:
+    for row in here:
         typer.echo(f"{row}{' (not counted)' if row.check in waived else ''}")
+    if on_hosts:
+        from openclaw_core.cluster.host_checks import print_table
+
+        print_table(on_hosts, waived)
     if unknown := waived - {row.check for row in rows}:
         raise typer.BadParameter(f"no such check: {', '.join(sorted(unknown))}", param_hint="--without")
     if not all(row.ok or row.check in waived for row in rows):
         raise typer.Exit(1)
 
 
-def _doctor_rows(preset: str, assignments: list[str] | None, cluster: str | None, *, image: bool, sim: bool) -> Sequence[Row]:
+def _doctor_rows(
+    preset: str, assignments: list[str] | None, cluster: str | None, *, image: bool, sim: bool
+) -> tuple[Sequence[Row], Sequence[HostCheck]]:
+    """Of this machine, and of the hosts."""
     from openclaw_core.cluster import checks
 
     if image:
-        return checks.check_image()
+        return checks.check_image(), []
     if sim:
         from openclaw_core.cluster.simulation import check_simulation
 
-        return check_simulation()
+        return check_simulation(), []
     config = _config(preset, assignments, cluster)
-    rows: list[Row] = list(checks.check_machine(config, RunDir(config.paths.runs.absolute() / "doctor")))
-    if config.cluster.containers:
-        from openclaw_core.cluster.host_checks import check_hosts
-        from openclaw_core.cluster.hosts import Hosts
+    here = checks.check_machine(config, RunDir(config.paths.runs.absolute() / "doctor"))
+    if not config.cluster.containers:
+        return here, []
+    from openclaw_core.cluster.host_checks import check_hosts
+    from openclaw_core.cluster.hosts import Hosts
 
-        with Hosts(config.cluster) as hosts:
-            rows += check_hosts(config, "doctor", hosts)
-    return rows
+    configure_logging(logging.WARNING)  # standard output is for the rows
+    with Hosts(config.cluster) as hosts:
+        return here, check_hosts(config, "doctor", hosts)
 
 
 @app.command()
@@ -232,7 +242,7 @@ def config(preset: Preset = "local-cpu", assignments: Assignments = None) -> Non
 def _config(preset: str, assignments: list[str] | None, cluster: str | None = None) -> RunConfig:
     """Preset, environment, block, --set. What the environment says is shown beside the output, which stays as it is."""
     block = _block(cluster) if cluster is not None else {}
-    asked = load_asked(preset, with_judge_urls(preset, block | dict(parse_assignment(text) for text in assignments or [])))
+    asked = load_asked(preset, block | dict(parse_assignment(text) for text in assignments or []))
     for line in asked.told:
         typer.echo(f"from the environment: {line}", err=True)
     return asked.config
@@ -243,7 +253,7 @@ def _block(name: str) -> dict[str, Any]:
     said = subprocess.run([sys.executable, "-m", "flows.operator", "show-cluster", name], stdout=subprocess.PIPE, check=False)
     if said.returncode:
         typer.echo(said.stdout.decode(errors="replace").strip(), err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(said.returncode)
     return json.loads(said.stdout)
 
 

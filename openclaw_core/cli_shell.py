@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from openclaw_core.cluster.errors import ClusterError
+
+if TYPE_CHECKING:
+    from openclaw_core.cluster.hosts import Host
+
+SHELL = ("sh", "-c", '[ -x /opt/openclaw/bin/entrypoint ] && exec /opt/openclaw/bin/entrypoint bash; exec "${SHELL:-bash}"')
+"""The image's entry point sets the environment of CANN, which `docker exec` does without."""
 
 
 def shell(
@@ -14,8 +22,7 @@ def shell(
     run: Annotated[str | None, typer.Option("--run", help="A run's id; default: the newest.")] = None,
     runs: Annotated[Path, typer.Option("--runs", help="Where runs are.")] = Path("runs"),
 ) -> None:
-    """Open a shell in the container of Ray on a host. Needs the docker program there."""
-    from openclaw_core.cluster.errors import ClusterError
+    """Open a shell in the container of Ray on a host; its exit code is the shell's. Needs the docker program there."""
     from openclaw_core.cluster.hosts import Hosts
     from openclaw_core.cluster.specs import ray_container
     from openclaw_core.rundir import existing_run, list_runs
@@ -27,10 +34,25 @@ def shell(
     config = directory.config()
     if not config.cluster.containers:
         raise ClusterError(f"run {directory.run_id} has no containers: its processes are on this machine")
-    # Not closed: this process becomes the ssh that uses them.
-    target = Hosts(config.cluster).named(host)
-    os.execvp("ssh", target.terminal("docker", "exec", "-it", ray_container(config, directory.run_id, target.config), *SHELL))
+    with Hosts(config.cluster) as hosts:
+        target = hosts.named(host)
+        container = ray_container(config, directory.run_id, target.config)
+        _check_runs(target, directory.run_id, container)
+        docker = ("docker", "-H", f"unix://{target.config.docker_socket}")
+        # A child, not this process: the shared connection and its folder are put away when the shell has ended.
+        ended = subprocess.run(target.terminal(*docker, "exec", "-it", container, *SHELL), check=False)
+    raise typer.Exit(ended.returncode)
 
 
-SHELL = ("sh", "-c", '[ -x /opt/openclaw/bin/entrypoint ] && exec /opt/openclaw/bin/entrypoint bash; exec "${SHELL:-bash}"')
-"""The image's entry point sets the environment of CANN, which `docker exec` does without."""
+def _check_runs(host: Host, run_id: str, container: str) -> None:
+    from openclaw_core.cluster.docker.containers import Engine
+
+    with Engine(host) as engine:
+        found = engine.of_run(run_id)
+    state = next((each.state for each in found if each.name == container), "not there")
+    if state != "running":
+        others = ", ".join(f"{each.name} ({each.state})" for each in found if each.name != container) or "none"
+        raise ClusterError(
+            f"host {host.name}: container {container} of run {run_id} is {state}; other containers of the run there: {others}; "
+            "the stage launch-ray starts it"
+        )

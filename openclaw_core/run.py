@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from openclaw_core import stages
 from openclaw_core.config import RunConfig
+from openclaw_core.errors import OpenClawError
 from openclaw_core.evaluation.beside import finish_trials, start_trials, stop_trials
-from openclaw_core.feeding import feeder_watch, start_feeder, stop_feeder
+from openclaw_core.feeding import feeder_state, feeder_watch, start_feeder, stop_feeder
 from openclaw_core.loop.client import ControlClient, drive, drive_step, phase_deadlines
 from openclaw_core.loop.summary import Summary, summarise
 from openclaw_core.rundir import RunDir
@@ -24,6 +25,14 @@ def run_all(config: RunConfig, run: RunDir, tell: Tell) -> Summary:
     Raises:
         OpenClawError: a stage or a step failed.
     """
+    try:
+        return _chain(config, run, tell)
+    except OpenClawError:
+        tell(f"what is up is left as it is: mend what is told, then the same command with --run-id {run.run_id} goes on")
+        raise
+
+
+def _chain(config: RunConfig, run: RunDir, tell: Tell) -> Summary:
     for _, stage in stages.PREPARE:
         _tell_result(tell, stage(config, run))
     _tell_result(tell, stages.attach_service(config, run))
@@ -53,7 +62,15 @@ def _train(config: RunConfig, run: RunDir, tell: Tell) -> None:
 
             drive_step(client, step, deadlines, on_phase=on_phase, on_wait=watch)
 
-        drive(client, run_step, reattach=lambda: stages.restart_service(config, run))
+        drive(client, run_step, reattach=lambda: _take_up_again(config, run, tell))
+
+
+def _take_up_again(config: RunConfig, run: RunDir, tell: Tell) -> None:
+    """The service, whatever it stood on is gone: Ray's containers, or the whole host with its feeder."""
+    _tell_result(tell, stages.restart_service(config, run))
+    feeder = feeder_state(run)
+    if feeder is not None and not feeder.alive:
+        start_feeder(run)
 
 
 def _tell_result(tell: Tell, result: stages.StageResult) -> None:

@@ -29,6 +29,8 @@ class RunSecrets:
     """For the driver and the feeder."""
     ray_token: str
     """Keeps jobs and workers of others, and of earlier runs, off this run's Ray."""
+    server_key: str
+    """For the SGLang servers that the run starts: whoever has it can replace their weights."""
     named_keys: dict[str, str] = field(default_factory=dict)
     """More keys for clients of the gateway, by name: people and programs each with one of their own."""
     external_keys: dict[str, str] = field(default_factory=dict)
@@ -102,7 +104,14 @@ class RunDir:
 
     def secrets(self) -> RunSecrets:
         """The run's keys. Raises RunDirError if this is no run directory."""
-        return RunSecrets(**json.loads(self._read(self.secrets_file)))
+        stored = json.loads(self._read(self.secrets_file))
+        try:
+            return RunSecrets(**stored)
+        except TypeError as error:
+            raise RunDirError(
+                f"{self.secrets_file} was written by another version of this project ({error}); begin a new run, or use "
+                "that version"
+            ) from None
 
     def _read(self, file: Path) -> str:
         try:
@@ -140,9 +149,9 @@ def create_run(
             write_secrets(run, replace(keys, external_keys=external, named_keys=named))
     else:
         run.logs.mkdir(parents=True, exist_ok=True)
-        own = f"sk-{secrets.token_urlsafe(24)}", secrets.token_urlsafe(24), secrets.token_hex(32)
+        own = f"sk-{secrets.token_urlsafe(24)}", secrets.token_urlsafe(24), secrets.token_hex(32), secrets.token_urlsafe(24)
         write_secrets(run, RunSecrets(*own, named_keys=dict(client_keys or {}), external_keys=dict(external_keys or {})))
-        _write_whole(run.config_file, config.model_dump_json(indent=2), mode=0o644)
+        write_whole(run.config_file, config.model_dump_json(indent=2), mode=0o644)
     return run
 
 
@@ -198,10 +207,11 @@ def _refuse_another(run: RunDir, config: RunConfig) -> None:
 
 def write_secrets(run: RunDir, keys: RunSecrets) -> None:
     """Replace the run's keys; readable by their owner only."""
-    _write_whole(run.secrets_file, json.dumps(asdict(keys), indent=2), mode=0o600)
+    write_whole(run.secrets_file, json.dumps(asdict(keys), indent=2), mode=0o600)
 
 
-def _write_whole(file: Path, text: str, mode: int) -> None:
+def write_whole(file: Path, text: str, mode: int) -> None:
+    """Write a file that is there whole or not at all, with its mode from the first byte on."""
     temporary = file.with_name(f".{file.name}.tmp")
     temporary.touch(mode=mode)
     temporary.write_text(text)

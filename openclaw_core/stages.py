@@ -121,7 +121,10 @@ def env_check(config: RunConfig, run: RunDir) -> StageResult:
 
 
 def look_at_everything(config: RunConfig, run: RunDir) -> Sequence[Row]:
-    """This machine (cluster/checks.py), then the hosts (cluster/host_checks.py). Never raises for what it finds."""
+    """This machine (cluster/checks.py), then the hosts (cluster/host_checks). Never raises for what it finds.
+
+    Raises ClusterError: no stage has brought this project's code to the hosts yet.
+    """
     rows: list[Row] = list(check_machine(config, run))
     if config.cluster.containers:
         rows += _host_stages().env_check(config, run)

@@ -51,6 +51,6 @@ def convert_checkpoint(config: RunConfig, run: RunDir, tell: Tell) -> tuple[bool
 
 
 def env_check(config: RunConfig, run: RunDir) -> list[HostCheck]:
-    """Look at every host. Never raises for what it finds."""
+    """Look at every host. Never raises for what it finds there. Raises ClusterError: no stage has brought the code there."""
     with Hosts(config.cluster) as hosts:
         return check_hosts(config, run.run_id, hosts, code=project_digest(run))

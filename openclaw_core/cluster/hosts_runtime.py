@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,13 +14,13 @@ import structlog
 from openclaw_core.cluster.docker.containers import Engine, Found
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import HostError, Hosts
-from openclaw_core.cluster.job import ServiceJob
+from openclaw_core.cluster.job import ServiceJob, kept_attempts, kept_log
 from openclaw_core.cluster.orphans import end_orphans, find_holders, record
 from openclaw_core.cluster.ray_head import dashboard_url
 from openclaw_core.cluster.ray_hosts import KEPT_LINES, RayHosts, engines_of
 from openclaw_core.cluster.run_on_hosts import project_digest, push_project, push_run
 from openclaw_core.cluster.runtime import FEEDER, FeederState
-from openclaw_core.cluster.specs import command_spec, on_host, ray_specs, run_path
+from openclaw_core.cluster.specs import command_spec, host_path, ray_specs, run_path
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.planning.placement import place_ranks
 from openclaw_core.rundir import RunDir
@@ -50,6 +51,8 @@ class HostsRuntime:
         """See Runtime."""
         push_project(self._run, self._hosts)
         push_run(self._config, self._run, self._hosts)
+        if not self._ray.alive():
+            self._keep_lost_logs()
         reused = self._ray.launch(ray_specs(self._config, self._run.run_id, place_ranks(self._config), self._code))
         names = ", ".join(host.name for host in self._hosts)
         return reused, f"Ray on {names}, dashboard {dashboard_url(self._config)}"
@@ -69,7 +72,7 @@ class HostsRuntime:
             (self._run.logs / f"{name}.log").write_text(text, encoding="utf-8")
         inside = run_path(self._run.run_id) / self._run.metrics_file.name
         try:
-            self._run.metrics_file.write_bytes(self._hosts.head.read(on_host(self._config.cluster.head, inside)))
+            self._run.metrics_file.write_bytes(self._hosts.head.read(host_path(self._config.cluster.head, inside)))
         except HostError as error:  # before the first step there is none
             log.info("metrics_not_kept", reason=str(error))
         if self._ray.alive():
@@ -115,6 +118,20 @@ class HostsRuntime:
         for host in with_npus:
             end_orphans(host, held[host.name], lambda line: log.warning("npu_process", line=line))
         return f"removed {', '.join(removed)}" if removed else "no container of the run is left"
+
+    def _keep_lost_logs(self) -> None:
+        """Of the attempts of the service that ended with a head's container: it is about to be removed, and they with it.
+
+        They also say which number the next attempt has.
+        """
+        try:
+            for attempt in itertools.count(kept_attempts(self._run) + 1):
+                text = self._ray.job_log(f"{self._run.run_id}-{attempt}")
+                if text is None:
+                    break
+                kept_log(self._run, attempt).write_bytes(text)
+        except ClusterError as error:
+            log.warning("service_logs_not_kept", reason=str(error))
 
     def _feeder_container(self) -> Found | None:
         return next((each for each in self._engine.of_run(self._run.run_id) if each.role == FEEDER), None)

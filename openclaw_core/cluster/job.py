@@ -49,7 +49,7 @@ class ServiceJob:
     def submit(self, command: Sequence[str]) -> str:
         """Start the next attempt, which runs ``command``, and return its submission id."""
         latest = self._latest()
-        attempt = 1 + max(_attempt(latest) if latest else 0, _kept_attempts(self.run))
+        attempt = 1 + max(_attempt(latest) if latest else 0, kept_attempts(self.run))
         # passive: OpenMP threads that wait in a loop take the cores from whoever's turn it is.
         environment = {"env_vars": {"OMP_WAIT_POLICY": "passive", "PYTHONUNBUFFERED": "1"}}
         submission_id = f"{self.run.run_id}-{attempt}"
@@ -125,5 +125,6 @@ def _attempt(job: JobDetails) -> int:
     return int((job.submission_id or "").rpartition("-")[2])
 
 
-def _kept_attempts(run: RunDir) -> int:
+def kept_attempts(run: RunDir) -> int:
+    """How many attempts have a log that is kept: the next one has a higher number."""
     return max((int(file.stem.rpartition("-")[2]) for file in run.logs.glob("service-*.log")), default=0)

@@ -79,6 +79,7 @@ class Processes:
             raise ClusterError(f"cannot start {name}: there is no program {command[0]!r}")
         self.directory.mkdir(parents=True, exist_ok=True)
         log_file.parent.mkdir(parents=True, exist_ok=True)
+        # Its output is for its owner alone: SGLang writes all of its settings there, its key too.
         # posix_spawn rather than Popen: no Python object has to be kept alive for a process that outlives this one.
         pid = os.posix_spawn(
             program,
@@ -86,7 +87,7 @@ class Processes:
             child_environment(env or {}),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, str(log_file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+                (os.POSIX_SPAWN_OPEN, 1, str(log_file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],
             setsid=True,

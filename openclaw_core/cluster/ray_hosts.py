@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import tarfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,6 +13,7 @@ import httpx
 import structlog
 
 from openclaw_core.cluster.docker.containers import Engine, Found
+from openclaw_core.cluster.docker.errors import engine_errors
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, Hosts, on_each
 from openclaw_core.cluster.pinning import HOST
@@ -27,6 +30,8 @@ TAIL_LINES = 30
 KEPT_LINES = 100_000
 """Of what a container has written."""
 RAY_ROLES = ("head", "worker")
+JOB_LOG = "/tmp/ray/session_latest/logs/job-driver-{}.log"
+"""Of a submission id, in the head's container."""
 
 
 @contextlib.contextmanager
@@ -49,26 +54,27 @@ class RayHosts:
     def launch(self, specs: Iterable[ContainerSpec]) -> bool:
         """Have every host in Ray, as its spec says. True where all of it was there already.
 
-        A head that is alive is kept, and workers that are missing join it. Without one, whatever is left of the run's Ray is
-        removed first: its workers would wait for a head with their old token.
+        A head that is alive is kept, and a worker is made anew where it is not one of its nodes: dead, or left by another
+        head, whose token it holds. Without a head, whatever is left of the run's Ray is removed first.
         """
         self._refuse_others()
-        found = self._found()
-        running = {host for host, containers in found.items() if any(each.state == "running" for each in containers)}
-        if self._head not in running:
-            self.remove()
-            running = set()
-        missing = [host for host in self._hosts if host.name not in running]
         of_host = {spec.host: spec for spec in specs}
+        workers = [host for host in self._hosts if host.name != self._head]
 
         def start(host: Host) -> None:
-            self._engines[host.name].start(of_host[host.name])
+            engine = self._engines[host.name]
+            engine.remove([each.name for each in self._ray_containers(host)])
+            engine.start(of_host[host.name])
 
-        on_each([host for host in missing if host.name == self._head], start)
+        found = self.alive()
+        if not found:
+            self.remove()
+            start(self._hosts.head)
         self._wait([self._head])
-        on_each([host for host in missing if host.name != self._head], start)
+        missing = [host for host in workers if not self._is_node(host)]
+        on_each(missing, start)
         self._wait([host.name for host in self._hosts])
-        return not missing
+        return found and not missing
 
     def alive(self) -> bool:
         """Whether the head's container runs."""
@@ -106,6 +112,20 @@ class RayHosts:
                 log.warning("logs_not_kept", host=host.name, reason=str(error))
         return texts
 
+    def job_log(self, submission_id: str) -> bytes | None:
+        """What a job wrote, out of the files of the head's container, which may be dead; None where it has no such job."""
+        import docker.errors
+
+        engine = self._engines[self._head]
+        for each in self._ray_containers(self._hosts.head):
+            with engine_errors(self._head, f"the log of job {submission_id} cannot be read"):
+                try:
+                    chunks, _ = engine.client.containers.get(each.name).get_archive(JOB_LOG.format(submission_id))
+                except docker.errors.NotFound:
+                    continue
+                return _only_file(b"".join(chunks))
+        return None
+
     def _refuse_others(self) -> None:
         def look(host: Host) -> list[Found]:
             return self._engines[host.name].foreign(self._run.run_id)
@@ -117,8 +137,10 @@ class RayHosts:
                 "hosts that belong to another run: " + "; ".join(told) + "; end it with `openclaw-rl stop <run>`, or use others"
             )
 
-    def _found(self) -> dict[str, list[Found]]:
-        return dict(zip((host.name for host in self._hosts), on_each(self._hosts.all, self._ray_containers), strict=True))
+    def _is_node(self, host: Host) -> bool:
+        """Whether its container runs and has joined the head that there is."""
+        runs = any(each.state == "running" for each in self._ray_containers(host))
+        return runs and host.name in self._joined()[0]
 
     def _ray_containers(self, host: Host) -> list[Found]:
         return [each for each in self._engines[host.name].of_run(self._run.run_id) if each.role in RAY_ROLES]
@@ -164,3 +186,10 @@ class RayHosts:
         alive = [node["raylet"] for node in nodes if node["raylet"].get("state") == "ALIVE"]
         resources = {name for raylet in alive for name in raylet.get("resourcesTotal", {})}
         return {name.removeprefix(HOST) for name in resources if name.startswith(HOST)}, f"{len(alive)} nodes alive"
+
+
+def _only_file(archive: bytes) -> bytes:
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        content = files.extractfile(files.getmembers()[0])
+        assert content is not None, "the log of a job is a file"
+        return content.read()

@@ -11,7 +11,7 @@ import structlog
 from openclaw_core.cluster.copies.code import built_wheel, push_code
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, Hosts, on_each
-from openclaw_core.cluster.specs import MODELS, RAY_TOKEN, RUNS, on_host, run_path
+from openclaw_core.cluster.specs import MODELS, RAY_TOKEN, RUNS, host_path, run_path
 from openclaw_core.config.env import HUB
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.rundir import RunDir, RunSecrets
@@ -66,7 +66,7 @@ def push_run(config: RunConfig, run: RunDir, hosts: Hosts) -> None:
     text = config_inside(config).model_dump_json(indent=2).encode()
 
     def write(host: Host) -> None:
-        place = on_host(host.config, run_path(run.run_id))
+        place = host_path(host.config, run_path(run.run_id))
         host.write(place / run.config_file.name, text, mode=0o644)
         host.write(place / RAY_TOKEN, keys.ray_token.encode())
         if host.config is config.cluster.head:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from openclaw_core.cluster.pinning import HOST, JUDGE
+from openclaw_core.cluster.pinning import HOST, JUDGE, judge_units
 from openclaw_core.config.cluster import ClusterConfig, HostConfig
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.planning.placement import Placement
@@ -82,7 +82,7 @@ def run_path(run_id: str) -> PurePosixPath:
     return RUNS / run_id
 
 
-def on_host(host: HostConfig, path: PurePosixPath) -> PurePosixPath:
+def host_path(host: HostConfig, path: PurePosixPath) -> PurePosixPath:
     """Where a path below ``WORK`` is on the host itself."""
     return host.work_root / path.relative_to(WORK)
 
@@ -188,7 +188,7 @@ def _ray(
     options = options | {
         "--node-ip-address": host.reached_at,
         "--object-store-memory": cluster.ray_object_store_mb * 1_000_000,
-        "--resources": json.dumps(resources(host, cards)),
+        "--resources": json.dumps(resources(host, placement)),
     }
     command = (cluster.python, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats")
     return ContainerSpec(
@@ -222,13 +222,13 @@ def _worker_options(config: RunConfig) -> dict[str, object]:
     return {"--address": f"{config.cluster.head.ray_address}:{config.ports.ray_gcs}"}
 
 
-def resources(host: HostConfig, cards: tuple[int, ...]) -> dict[str, float]:
+def resources(host: HostConfig, placement: Placement) -> dict[str, float]:
     """Custom resources of a host's Ray node."""
     found: dict[str, float] = {f"{HOST}{host.name}": PINNED}
-    if cards:
+    if cards := ray_npus(host, placement):
         found["NPU"] = len(cards)
     if "prm" in host.roles:
-        found[JUDGE] = host.npus or 1
+        found[JUDGE] = judge_units(host.name, placement)
     return found
 
 

@@ -7,8 +7,9 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from openclaw_core.config.section import Section
+from openclaw_core.config.section import SECRET, Section
 
 RoleName = Literal["local", "train", "rollout", "prm", "teacher"]
 
@@ -21,6 +22,30 @@ def _absolute(path: PurePosixPath) -> PurePosixPath:
 
 HostPath = Annotated[PurePosixPath, AfterValidator(_absolute)]
 """A path on a host, which need not exist on this machine."""
+
+
+NO_PASSWORD = (
+    "holds a user or a password, which the run's config.json, Prefect and `docker inspect` would show; name a proxy that asks "
+    "for none, such as one on each host that adds the password itself (cntlm, or squid with login=): http://127.0.0.1:3128"
+)
+
+
+def _without_password(url: str, name: str = "it") -> str:
+    if "@" in url:  # nothing else of a proxy's address has one
+        raise PydanticCustomError(SECRET, "{name} " + NO_PASSWORD, {"name": name})
+    return url
+
+
+def _proxies_without_password(values: dict[str, str]) -> dict[str, str]:
+    for name, value in values.items():
+        if name.lower().endswith("_proxy"):
+            _without_password(value, name)
+    return values
+
+
+ProxyUrl = Annotated[str, AfterValidator(_without_password)]
+Variables = Annotated[dict[str, str], AfterValidator(_proxies_without_password)]
+"""Name → value."""
 
 
 class HostConfig(Section):
@@ -77,7 +102,7 @@ class BuildConfig(Section):
     context: Path = Field(default=Path(), description="Directory that is sent to the engine that builds.")
     dockerfile: str = Field(default="Dockerfile", description="Below the context.")
     host: str | None = Field(default=None, description="Name of the host that builds; None: the first one.")
-    args: dict[str, str] = Field(default_factory=dict, description="Build arguments, mirrors and proxies among them.")
+    args: Variables = Field(default_factory=dict, description="Build arguments, mirrors and proxies among them.")
     network: Literal["default", "host", "none"] = "default"
     deadline_s: float = Field(default=7200, gt=0)
 
@@ -99,11 +124,13 @@ class ClusterConfig(Section):
     hosts: tuple[HostConfig, ...] = Field(min_length=1)
     ssh: SshConfig = Field(default_factory=SshConfig)
     mounts: tuple[MountConfig, ...] = ()
-    environment: dict[str, str] = Field(default_factory=dict, description="Of every container; no secrets: they are shown.")
+    environment: Variables = Field(default_factory=dict, description="Of every container; no secrets: they are shown.")
     python: str = Field(default="python", description="The interpreter inside the container.")
     shm_size_mb: int = Field(default=64_000, ge=64, description="/dev/shm of a container; shared with nobody.")
-    http_proxy: str | None = Field(default=None, description="For downloads by the containers, not for traffic between hosts.")
-    https_proxy: str | None = None
+    http_proxy: ProxyUrl | None = Field(
+        default=None, description="For downloads by the containers, not for traffic between hosts. Without a password."
+    )
+    https_proxy: ProxyUrl | None = Field(default=None, description="The same.")
     no_proxy: str | None = Field(default=None, description="Comma-separated; the addresses of the hosts are added.")
     start_deadline_s: float = Field(
         default=300, gt=0, description="How long the training service may take to answer after a first start."

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from openclaw_core.config.hosts import OnHosts, lay_on_hosts, with_judge_urls
+from openclaw_core.config.hosts import OnHosts, lay_on_hosts
 from openclaw_core.config.legacy import KEYS, RETIRED, ClusterHints, Legacy, read_legacy
 from openclaw_core.config.load import ConfigError, load_config
 from openclaw_core.config.schema import RunConfig
@@ -50,13 +50,13 @@ def load_asked(preset: str, assigned: Mapping[str, Any]) -> Asked:
     overrides, hosts = {**legacy.overrides, **assigned}, OnHosts({}, {})
     try:
         hosts = lay_on_hosts(legacy, load_config(preset, overrides), assigned)
-        overrides = with_judge_urls(preset, {**hosts.overrides, **overrides})
+        overrides = {**hosts.overrides, **overrides}
         config = load_config(preset, overrides)
     except ConfigError as error:
         lines = [line for name, line in _parameter_lines(legacy, assigned).items() if _is_about(str(error), legacy, name)]
-        lines += _host_lines(legacy, hosts, overrides, assigned) if "cluster." in str(error) else []
+        lines += _host_lines(legacy, hosts) if "cluster." in str(error) else []
         raise ConfigError("\n".join([str(error), *(f"from the environment: {line}" for line in lines)])) from None
-    lines = _host_lines(legacy, hosts, overrides, assigned)
+    lines = _host_lines(legacy, hosts)
     return Asked(config, overrides, (*_told(legacy, assigned), *lines))
 
 
@@ -90,12 +90,9 @@ def _told(legacy: Legacy, assigned: Mapping[str, Any]) -> Iterator[str]:
         yield f"{CLIENT_KEY}: {KEYS[CLIENT_KEY]}"
 
 
-def _host_lines(legacy: Legacy, hosts: OnHosts, overrides: Mapping[str, Any], assigned: Mapping[str, Any]) -> list[str]:
+def _host_lines(legacy: Legacy, hosts: OnHosts) -> list[str]:
     """A line for each variable that says something of the hosts."""
-    said = dict(hosts.said)
-    if "PRM_NODE" in said and "judge.base_urls" in overrides and not {"cluster.hosts", "judge.base_urls"} & set(assigned):
-        said["PRM_NODE"] += f", judge.base_urls={','.join(overrides['judge.base_urls'])}"
-    return [f"{name}={legacy.shown[name]} → {what}" for name, what in said.items()]
+    return [f"{name}={legacy.shown[name]} → {what}" for name, what in hosts.said.items()]
 
 
 def _parameter_lines(legacy: Legacy, assigned: Mapping[str, Any]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from openclaw_core.config.section import Section
+from openclaw_core.config.serving import JudgeServerConfig
 
 
 class JudgeConfig(Section):
@@ -35,8 +36,10 @@ class JudgeConfig(Section):
     max_concurrent: int = Field(default=32, ge=1, description="Calls that are in flight together, over all turns.")
     placement: Literal["elsewhere", "prm"] = Field(
         default="elsewhere",
-        description="prm: on the hosts with that role, by the run. elsewhere: in the service (scripted), or at base_urls.",
+        description="scripted, sglang. prm: the run has it on the hosts with that role, unless base_urls name other servers. "
+        "elsewhere: in the service (scripted), or at base_urls.",
     )
+    server: JudgeServerConfig = Field(default_factory=JudgeServerConfig)
     votes: int = Field(default=3, ge=1, le=15, description="M")
     hint_label: str = Field(default="", description="Put before a hint; empty where the model does better without.")
     min_hint_chars: int = Field(default=11, ge=1, description="Shorter hints are not accepted.")
@@ -72,10 +75,10 @@ class JudgeConfig(Section):
                 )
         if self.client == "scripted":
             return self
-        if not self.base_urls:
+        if not self.base_urls and (self.placement == "elsewhere" or self.client == "openai"):
             raise ValueError(
-                f"judge.client={self.client} needs judge.base_urls: the judge's server is not started by the run; start one "
-                "(docs/JUDGE.md has the command) and give its URL, or set judge.client=scripted"
+                f"judge.client={self.client} needs judge.base_urls; start a server (docs/JUDGE.md has the command) and give "
+                "its URL, or set judge.client=scripted, or with sglang on hosts of your own judge.placement=prm"
             )
         if self.client == "openai" and not self.model:
             raise ValueError("judge.client=openai needs judge.model, as the endpoint calls it")

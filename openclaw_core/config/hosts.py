@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
-from openclaw_core.config.cluster import HostConfig
+from openclaw_core.config.cluster import NO_PASSWORD, HostConfig
 from openclaw_core.config.legacy import HINTS, ClusterHints, Legacy
-from openclaw_core.config.load import ConfigError, load_config
+from openclaw_core.config.load import ConfigError
 from openclaw_core.config.schema import RunConfig
 
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
@@ -52,33 +50,6 @@ def lay_on_hosts(legacy: Legacy, config: RunConfig, assigned: Mapping[str, Any])
             overrides[dotted] = _without_password(name, getattr(legacy.hints, HINTS[name]), dotted)
             said[name] = dotted
     return OnHosts(overrides, said)
-
-
-def with_judge_urls(preset: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """``overrides``, and where they replace the preset's hosts, judge.base_urls for the hosts that have the role prm now.
-
-    Raises ConfigError, as ``load_config``.
-    """
-    if "cluster.hosts" not in overrides or "judge.base_urls" in overrides:
-        return dict(overrides)
-    before, after = load_config(preset), load_config(preset, overrides)
-    urls = judge_urls(before.judge.base_urls, before.cluster.hosts, after.cluster.hosts)
-    return {**overrides, **({"judge.base_urls": list(urls)} if urls != before.judge.base_urls else {})}
-
-
-def judge_urls(urls: Sequence[str], before: Sequence[HostConfig], after: Sequence[HostConfig]) -> tuple[str, ...]:
-    """A URL that names a host with the role prm of ``before`` becomes that of each such host of ``after``; others stay."""
-    judges = [host for host in after if "prm" in host.roles]
-    names = {place.lower() for host in before if "prm" in host.roles for place in (host.name, host.reached_at)}
-    found: dict[str, None] = {}
-    for url in urls:
-        parts = urlsplit(url)
-        if judges and parts.hostname in names:
-            port = f":{parts.port}" if parts.port else ""
-            found |= {parts._replace(netloc=f"{host.ray_address}{port}").geturl(): None for host in judges}
-        else:
-            found[url] = None
-    return tuple(found)
 
 
 def _on_hosts(hints: ClusterHints, config: RunConfig) -> OnHosts:
@@ -124,9 +95,6 @@ def _judge(config: RunConfig, said: str) -> HostConfig:
 
 
 def _without_password(name: str, value: str, dotted: str) -> str:
-    if re.search(r"(^|//)[^/]*@", value):
-        raise ConfigError(
-            f"{name} holds a user or a password, which the run's config.json and Prefect would show; give the hosts a proxy "
-            f"that asks for none ({dotted}), or unset it"
-        )
+    if "@" in value:
+        raise ConfigError(f"{name} {NO_PASSWORD} ({dotted}); or unset it")
     return value

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from openclaw_core.config.schema import RunConfig
+from openclaw_core.config.section import SECRET
 from openclaw_core.errors import OpenClawError
 
 PRESETS = Path(__file__).parent / "presets"
@@ -75,7 +76,8 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _explain(error: ValidationError) -> str:
-    lines = [
-        f"{'.'.join(map(str, item['loc'])) or 'config'}: {item['msg']} (got {item.get('input')!r})" for item in error.errors()
-    ]
-    return "\n".join(lines)
+    return "\n".join(
+        f"{'.'.join(map(str, item['loc'])) or 'config'}: {item['msg']}"
+        + ("" if item["type"] == SECRET or isinstance(item.get("input"), dict) else f" (got {item.get('input')!r})")
+        for item in error.errors()
+    )

@@ -5,6 +5,7 @@ Read once at the rim (``load_config``) and passed down; nothing below this packa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, Self
 
@@ -94,6 +95,24 @@ class RunConfig(Section):
         """The base URL of the OpenAI-compatible endpoint."""
         return f"http://{self.cluster.head_address}:{self.ports.gateway}/v1"
 
+    @property
+    def judge_servers(self) -> bool:
+        """Whether the run starts the judge's servers itself, on the hosts with the role prm."""
+        return self.judge.client == "sglang" and self.judge.placement == "prm" and not self.judge.base_urls
+
+    @property
+    def judge_urls(self) -> tuple[str, ...]:
+        """Base URLs of the judge's servers: those that the run starts, else those that it was given."""
+        if self.judge_servers:
+            return tuple(f"http://{host.ray_address}:{self.judge.server.port}" for host in self.cluster.with_role("prm"))
+        return self.judge.base_urls
+
+    def _other_ports(self) -> Iterator[tuple[str, int]]:
+        """Those that are not the engines'."""
+        yield from ((f"ports.{name}", port) for name, port in self.ports)
+        if self.judge_servers:
+            yield "judge.server.port", self.judge.server.port
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.rollout.max_response_tokens >= self.model.context_length:
@@ -107,19 +126,16 @@ class RunConfig(Section):
                 f"feeder.driver=openclaw_cli needs a context of 16000 or more, and model.context_length is "
                 f"{self.model.context_length}: use driver=client, or set feeder.cli.context_window and keep sessions short"
             )
-        if self.judge.placement == "prm":
-            if self.judge.client != "scripted":
-                raise ValueError(
-                    f"judge.placement=prm starts no server for judge.client={self.judge.client}; start one on those hosts "
-                    "(docs/JUDGE.md has the command), give its URL as judge.base_urls, and leave placement=elsewhere"
-                )
-            if not self.cluster.containers or not self.cluster.with_role("prm"):
-                raise ValueError("judge.placement=prm needs cluster.containers and a host with the role prm")
+        placed = self.judge.placement == "prm" and not self.judge.base_urls
+        if placed and not (self.cluster.containers and self.cluster.with_role("prm")):
+            raise ValueError(
+                "judge.placement=prm needs cluster.containers and a host with the role prm; or name servers by judge.base_urls"
+            )
         if self.engine.backend == "sglang":
             own = range(self.engine.sglang.port, self.engine.sglang.port + self.engine.count)
-            for name, port in self.ports:
+            for name, port in self._other_ports():
                 if port in own:
-                    raise ValueError(f"ports.{name}={port} is one of the engines' ({own.start} on); move engine.sglang.port")
+                    raise ValueError(f"{name}={port} is one of the engines' ({own.start} on); move engine.sglang.port")
         if self.rollout.batch_size % self.train.steps_per_rollout:
             raise ValueError(
                 f"train.steps_per_rollout={self.train.steps_per_rollout} does not divide "

@@ -6,6 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+SECRET = "secret"
+"""Type of an error about a value that holds a secret: the message must not repeat it."""
+
 
 def on_off(value: Any) -> Any:
     """YAML reads a bare on or off as a boolean."""

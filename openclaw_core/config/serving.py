@@ -9,21 +9,17 @@ from pydantic import BeforeValidator, Field, model_validator
 from openclaw_core.config.section import Section, on_off
 
 
-class SGLangConfig(Section):
-    """SGLang's servers (engine.backend: sglang). Which versions are supported: docs/SGLANG.md."""
+class ServerConfig(Section):
+    """An SGLang server that a run starts. Which versions are supported: docs/SGLANG.md."""
 
     device: Literal["npu", "cuda", "cpu"] = "npu"
-    devices: tuple[int, ...] = Field(default=(), description="Cards that a server may see; empty: those its parent sees.")
-    base_gpu_id: int = Field(default=0, ge=0, description="First card of a host's first engine, counted among those it sees.")
-    tensor_parallel: int = Field(default=1, ge=1, description="Cards that share one copy of the model.")
-    port: int = Field(default=30010, ge=1, le=65535, description="Of engine 0; engine i listens on port + i, on loopback.")
+    port: int = Field(ge=1, le=65535)
     attention_backend: str | None = Field(
         default=None, description="None: ascend on npu, torch_native on cpu, else its choice."
     )
     page_size: int | None = Field(
         default=None, ge=1, description="Positions of a page of its cache. None: 128 on npu, else its choice."
     )
-    fp32_lm_head: bool = Field(default=True, description="Logits in fp32: bf16 moves log-probs by 0.03 (ALGORITHM 2).")
     mem_fraction_static: float = Field(default=0.8, gt=0, lt=1, description="Share of a card's memory for weights and cache.")
     max_queued_requests: int = Field(default=1024, ge=1, description="Waiting requests; one more is answered with 503.")
     network_interface: str | None = Field(default=None, description="For traffic between ranks; None: the libraries' choice.")
@@ -31,6 +27,26 @@ class SGLangConfig(Section):
     environment: dict[str, str] = Field(default_factory=dict, description="Laid over what the device needs.")
     start_deadline_s: float = Field(default=2400, gt=0, description="From start to the first answer; graph capture takes long.")
     stop_grace_s: float = Field(default=30, gt=0, description="Between SIGTERM and SIGKILL.")
+
+    @model_validator(mode="after")
+    def _pages(self) -> Self:
+        if self.device == "npu" and self.page_size not in (None, 128):
+            raise ValueError(
+                f"page_size={self.page_size} of an SGLang server corrupts answers on npu; leave it out, or set 128"
+            )
+        return self
+
+
+class SGLangConfig(ServerConfig):
+    """The engines' servers (engine.backend: sglang)."""
+
+    port: int = Field(default=30010, ge=1, le=65535, description="Of engine 0; engine i listens on port + i.")
+    devices: tuple[int, ...] = Field(
+        default=(), description="Cards that a server may see. Empty: those that the plan gives it, else those its parent sees."
+    )
+    base_gpu_id: int = Field(default=0, ge=0, description="First card of a host's first engine, counted among those it sees.")
+    tensor_parallel: int = Field(default=1, ge=1, description="Cards that share one copy of the model.")
+    fp32_lm_head: bool = Field(default=True, description="Logits in fp32: bf16 moves log-probs by 0.03 (ALGORITHM 2).")
     health_s: float = Field(default=30, gt=0, description="Deadline of a health check, which runs a token.")
     pause_s: float = Field(default=60, gt=0, description="Deadline for its requests to end at a publish.")
     flush_s: float = Field(default=60, gt=0, description="Deadline for its cache to be emptied.")
@@ -55,11 +71,12 @@ class SGLangConfig(Section):
             )
         return self
 
-    @model_validator(mode="after")
-    def _pages(self) -> Self:
-        if self.device == "npu" and self.page_size not in (None, 128):
-            raise ValueError(f"engine.sglang.page_size={self.page_size} corrupts answers on npu; leave it out, or set 128")
-        return self
+
+class JudgeServerConfig(ServerConfig):
+    """The judge's servers, one on each host with the role prm, on the NPUs that the plan leaves there."""
+
+    port: int = Field(default=30020, ge=1, le=65535, description="The same on every host.")
+    context_length: int | None = Field(default=None, ge=1, description="Positions of its cache; None: what its model allows.")
 
 
 class EngineConfig(Section):

@@ -6,11 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from openclaw_core.engines.protocol import EngineError, GenerateRequest, Tokens
+
+if TYPE_CHECKING:
+    from openclaw_core.weights.shared import SharedWeights
 
 log = structlog.get_logger()
 
@@ -86,6 +89,10 @@ class EngineActor:
     async def resume(self) -> None:
         """See Engine."""
         await self._engine.resume()
+
+    async def reaches(self, weights: SharedWeights) -> bool:
+        """Whether these weights can be read here: they lie in the memory of this host."""
+        return weights.reachable()
 
     async def load_weights(self, weights: Any, version: int, checksum: str) -> None:
         """See LocalEngine."""

@@ -56,9 +56,8 @@ class Policy:
 
         What stands behind ``last`` is padding: no token before it sees it, and the row's next tokens overwrite it.
         """
-        hidden = self._backbone(
-            input_ids=ids, attention_mask=window.mask, position_ids=window.positions, cache=window
-        ).last_hidden_state
+        # By position: the cache's name differs between the versions of transformers, and an unknown name is no error.
+        hidden = self._backbone(ids, window.mask, window.positions, window).last_hidden_state
         return self._logits(hidden[torch.arange(len(ids)), torch.tensor(last)])
 
     def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int], temperature: float) -> list[float]:
@@ -138,11 +137,9 @@ def _bf16_products() -> Iterator[None]:
 
     The setting is the process's: other threads' fp32 products would be rounded meanwhile.
     """
-    mkldnn: Any = torch.backends.mkldnn
-    settings = mkldnn.matmul
-    before = settings.fp32_precision
-    settings.fp32_precision = "bf16"
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
     try:
         yield
     finally:
-        settings.fp32_precision = before
+        torch.set_float32_matmul_precision(before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
@@ -20,6 +21,8 @@ log = structlog.get_logger()
 
 _VERSION_DEADLINE_S = 10.0
 """Version and statistics are asked for by health checks; the actor answers at once whatever it is decoding."""
+_QUIET_S = 5.0
+"""Of an answer that does not come, until the actor is asked whether it is there: Ray notices a lost host after a minute."""
 _CONCURRENT_CALLS = 4096
 """Calls that the actor takes at a time: more than a gateway ever admits; batching is the engine's own affair."""
 
@@ -37,6 +40,8 @@ class RayEngine:
         self._name = name
         self._deadline_s = deadline_s
         self._stream: _Stream | None = None
+        self._up = False
+        """Whether it has ever answered: while it starts, it is not expected to."""
 
     @classmethod
     def start(
@@ -75,13 +80,7 @@ class RayEngine:
         ended = False
         try:
             while True:
-                try:
-                    async with asyncio.timeout(self._deadline_s):
-                        piece = await arrivals.get()
-                except TimeoutError:
-                    raise EngineError(
-                        f"{self._name}: {request.request_id} got no token for {self._deadline_s:g} s (engine.deadline_s)"
-                    ) from None
+                piece = await self._next(arrivals, request.request_id)
                 ended = isinstance(piece, EngineError) or piece.finish_reason is not None
                 if isinstance(piece, EngineError):
                     raise piece
@@ -95,15 +94,15 @@ class RayEngine:
         self, prompt_ids: tuple[int, ...], response_ids: tuple[int, ...], temperature: float
     ) -> tuple[float, ...]:
         """See Engine."""
-        return await self._call("prefill_logprobs", self._deadline_s, prompt_ids, response_ids, temperature)
+        return await self._call("prefill_logprobs", prompt_ids, response_ids, temperature)
 
     async def pause(self) -> None:
         """See Engine."""
-        await self._call("pause", self._deadline_s)
+        await self._call("pause")
 
     async def resume(self) -> None:
         """See Engine."""
-        await self._call("resume", self._deadline_s)
+        await self._call("resume")
 
     async def load_weights(self, weights: Any, version: int, checksum: str) -> None:
         """See Engine. ``weights``: name → tensor, or PublishedWeights.
@@ -115,20 +114,27 @@ class RayEngine:
 
             weights = as_arrays(weights)
         else:
-            (weights,) = weights.reference
-        await self._call("load_weights", self._deadline_s, weights, version, checksum)
+            weights = await self._in_reach(weights)
+        await self._call("load_weights", weights, version, checksum)
 
     async def version(self) -> int:
         """See Engine."""
-        return await self._call("version", _VERSION_DEADLINE_S)
+        return await self._ask("version", _VERSION_DEADLINE_S)
 
     async def stats(self) -> dict[str, int]:
         """See LocalEngine. Raises EngineError."""
-        return await self._call("stats", _VERSION_DEADLINE_S)
+        return await self._ask("stats", _VERSION_DEADLINE_S)
 
     async def ready(self) -> None:
-        """Wait until the actor has loaded the model. Raises EngineError where it cannot."""
-        await self._call("version", self._deadline_s)
+        """Wait until the actor has loaded the model. Raises EngineError where it cannot: the actor is ended then.
+
+        Else one whose host is away would go on waiting for it, beside each that is started after it.
+        """
+        try:
+            await self._ask("version", self._deadline_s)
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """End the actor's process; without an effect where it has ended."""
@@ -139,19 +145,54 @@ class RayEngine:
             self._stream = _Stream(self._actor, self._name)
         return self._stream
 
-    async def _call(self, method: str, deadline_s: float, *arguments: Any) -> Any:
+    async def _in_reach(self, weights: Any) -> Any:
+        """Published weights from where the actor can have them: its host's memory, or, on another host, Ray's object store."""
+        from openclaw_core.weights.errors import PublishError
+        from openclaw_core.weights.shared import SharedWeights
+
+        (shared,) = weights.reference
+        if not isinstance(shared, SharedWeights) or await self._call("reaches", shared):
+            return shared
+        try:
+            (stored,) = await weights.elsewhere()
+        except PublishError as error:
+            raise EngineError(f"{self._name}, which is not beside the trainer, cannot get its weights: {error}") from error
+        return stored
+
+    async def _next(self, arrivals: asyncio.Queue[Tokens | EngineError], request_id: str) -> Tokens | EngineError:
+        """What comes next for a request. Raises EngineError at the deadline, and where the actor is silent altogether."""
+        end = time.monotonic() + self._deadline_s
+        while (left := end - time.monotonic()) > 0:
+            try:
+                async with asyncio.timeout(min(left, _QUIET_S)):
+                    return await arrivals.get()
+            except TimeoutError:
+                if self._up and left > _QUIET_S:
+                    await self.version()
+        raise EngineError(f"{self._name}: {request_id} got no token for {self._deadline_s:g} s (engine.deadline_s)")
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        """Ask for something that takes its time. One that is up must go on saying its version meanwhile."""
+        return await self._ask(method, self._deadline_s, *arguments, watched=True)
+
+    async def _ask(self, method: str, deadline_s: float, *arguments: Any, watched: bool = False) -> Any:
         reference = getattr(self._actor, method).remote(*arguments)
+        answer = asyncio.wrap_future(reference.future())
         try:
             async with asyncio.timeout(deadline_s):
-                return await asyncio.wrap_future(reference.future())
+                while watched and self._up and not (await asyncio.wait({answer}, timeout=_QUIET_S))[0]:
+                    await self.version()
+                result = await answer
+                self._up = True
+                return result
         except TimeoutError:
-            ray.cancel(reference)
-            raise EngineError(f"{self._name}.{method} did not answer within {deadline_s:g} s (engine.deadline_s)") from None
-        except asyncio.CancelledError:
-            ray.cancel(reference)
-            raise
+            setting = " (engine.deadline_s)" if deadline_s == self._deadline_s else ""
+            raise EngineError(f"{self._name}.{method} did not answer within {deadline_s:g} s{setting}") from None
         except RayError as error:
             raise _translated(error, self._name, method) from error
+        finally:
+            if answer.cancel() or answer.cancelled():
+                ray.cancel(reference)
 
 
 class _Stream:

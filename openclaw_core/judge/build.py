@@ -51,7 +51,7 @@ def _client(config: RunConfig, api_key: str | None) -> JudgeClient:
     if judge.placement == "prm":
         from openclaw_core.judge.placed import PlacedJudge  # brings in Ray
 
-        return PlacedJudge(config.cluster, judge.deadline_s)
+        return PlacedJudge(config)
     return ScriptedJudge()
 
 
@@ -71,7 +71,7 @@ def _sglang(config: RunConfig, api_key: str | None) -> SGLangJudge:
             "there, or ask its server's OpenAI endpoint instead: judge.client=openai with /v1 at the end of judge.base_urls"
         ) from error
     return SGLangJudge(
-        servers=Servers(config.judge.base_urls, api_key=api_key, trust_env=False),
+        servers=Servers(config.judge_urls, api_key=api_key, trust_env=False),
         prompts=JudgePrompts.load(),
         renderer=renderer,
         model=model,

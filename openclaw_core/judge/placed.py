@@ -11,10 +11,11 @@ import structlog
 from ray.exceptions import RayError
 
 from openclaw_core.cluster.pinning import on_prm_host
-from openclaw_core.config.cluster import ClusterConfig
+from openclaw_core.config.schema import RunConfig
 from openclaw_core.judge.client import JudgeError, JudgeReply
 from openclaw_core.judge.scripted import ScriptedJudge
 from openclaw_core.log import configure_logging
+from openclaw_core.planning.placement import place_ranks
 from openclaw_core.types import NextState, Question
 
 log = structlog.get_logger(__name__)
@@ -32,8 +33,10 @@ class _JudgeThere(ScriptedJudge):
 class PlacedJudge:
     """A JudgeClient. It keeps no state over there, so that a new process is as good as the one that was lost."""
 
-    def __init__(self, cluster: ClusterConfig, deadline_s: float) -> None:
-        actor = cast(Any, ray.remote(_JudgeThere)).options(num_cpus=0, max_concurrency=16, **on_prm_host(cluster))
+    def __init__(self, config: RunConfig) -> None:
+        deadline_s, host = config.judge.deadline_s, config.cluster.with_role("prm")[0].name
+        there = on_prm_host(config.cluster, host, place_ranks(config))
+        actor = cast(Any, ray.remote(_JudgeThere)).options(num_cpus=0, max_concurrency=16, max_restarts=-1, resources=there)
         self._actor, self._deadline_s = actor.remote(), deadline_s
         own = ScriptedJudge()
         self.model, self.prompt_version = own.model, own.prompt_version

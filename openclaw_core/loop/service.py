@@ -29,6 +29,7 @@ from openclaw_core.gateway.counts import advice
 from openclaw_core.gateway.metrics import Reading
 from openclaw_core.gateway.rendering import ChatRenderer
 from openclaw_core.judge import build_judge
+from openclaw_core.judge.own_servers import JudgeServers
 from openclaw_core.keys import KeyFile
 from openclaw_core.ledger import Ledger
 from openclaw_core.loop.control import ServiceState, create_control_app
@@ -92,7 +93,11 @@ async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: 
         occupancy=lambda: loop.occupancy,
     )
     label = config.judge.hint_label
-    judge = build_judge(config, run.secrets().external_keys.get("judge"))
+    servers = JudgeServers(config, run) if config.judge_servers else None
+    if servers is not None:
+        stack.push_async_callback(servers.stop)
+    keys = run.secrets()
+    judge = build_judge(config, keys.server_key if servers is not None else keys.external_keys.get("judge"))
     intake = Intake(ledger, judge, room.notify, config, lambda hint: renderer.hint_ids(hint, label))
     stack.push_async_callback(intake.stop)
     learner = state.learner = Learner(config, run, ledger, lambda record: loop.samples(record))
@@ -105,7 +110,12 @@ async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: 
     deps = GatewayDeps(config, KeyFile(run), renderer, router, room, intake)
     app = create_app(deps, ledger.waiting(), [*_readings(loop, router), *judge_readings(intake.judge)])
     liveness = _watch_hosts(config, stack)
-    state.advice = lambda: (liveness and liveness.alert) or intake.judge.outage.alert or advice(app.state.sessions.counts)
+    state.advice = lambda: (
+        (liveness and liveness.alert)
+        or (servers and servers.alert)
+        or intake.judge.outage.alert
+        or advice(app.state.sessions.counts)
+    )
     return app
 
 

@@ -256,13 +256,12 @@ def _fast_products(h: Tensor, weight: Tensor) -> Generator[None]:
     if h.device.type != "cpu" or not h.dtype == weight.dtype == torch.bfloat16:
         yield
         return
-    matmul = cast(Any, torch.backends.mkldnn).matmul
-    before = matmul.fp32_precision
-    matmul.fp32_precision = "bf16"
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
     try:
         yield
     finally:
-        matmul.fp32_precision = before
+        torch.set_float32_matmul_precision(before)
 
 
 def _check(h: Tensor, weight: Tensor, temperature: Tensor, chunk: int) -> None:

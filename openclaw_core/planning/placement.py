@@ -75,7 +75,7 @@ def place_ranks(config: RunConfig) -> Placement:
         return Placement(
             Role("trainer", train.tensor_parallel, (_first(config, "train"),) * train.data_parallel),
             Role("scorer", scorer.tensor_parallel, (_first(config, "teacher"),) * scorer.data_parallel) if separate else None,
-            Role("engine", engine_ranks, (_first(config, "rollout"),) * engine.count),
+            Role("engine", engine_ranks, _in_turn(config, "rollout", engine.count)),
         )
     rooms = _Rooms(config.cluster.hosts)
     return Placement(
@@ -87,27 +87,33 @@ def place_ranks(config: RunConfig) -> Placement:
 
 
 def check_engine_cards(config: RunConfig, placement: Placement) -> None:
-    """Whether engine.sglang puts the servers on the NPUs that are theirs: they choose them by number, not Ray.
+    """Whether engine.sglang.devices, where they are named, are the NPUs that the plan gives the servers.
 
     Raises PlanError with the cards of every role on that host.
     """
     sglang, engine = config.engine.sglang, placement.engine
-    if config.engine.backend != "sglang" or not engine.cards:
+    if config.engine.backend != "sglang" or not engine.cards or not sglang.devices:
         return
-    npus = {host.name: host.npus for host in config.cluster.hosts}
     for host in dict.fromkeys(engine.hosts):
-        seen, theirs = sglang.devices or tuple(range(npus[host])), engine.cards_on(host)
-        if seen[sglang.base_gpu_id :][: len(theirs)] != theirs:
+        theirs = engine.cards_on(host)
+        if sglang.devices[sglang.base_gpu_id :][: len(theirs)] != theirs:
             places = "; ".join(f"{role.name} {_listed(cards)}" for role in placement.roles if (cards := role.cards_on(host)))
             raise PlanError(
                 f"engine.sglang.devices={list(sglang.devices)} with base_gpu_id={sglang.base_gpu_id} are not the engine's NPUs "
-                f"on {host}, which are shared out as: {places}; set engine.sglang.devices={list(theirs)} and base_gpu_id=0"
+                f"on {host}, which are shared out as: {places}; leave engine.sglang.devices out, or set them to "
+                f"{list(theirs)} and base_gpu_id to 0"
             )
 
 
 def _first(config: RunConfig, role: RoleName) -> str:
     """The host of a role where there are no NPUs to count: the first that has it, or the head."""
-    return next(iter(config.cluster.with_role(role)), config.cluster.head).name
+    return _in_turn(config, role, 1)[0]
+
+
+def _in_turn(config: RunConfig, role: RoleName, copies: int) -> tuple[str, ...]:
+    """The hosts of a role's copies where there are no NPUs to count: one after the other, so that a lost host costs few."""
+    hosts = config.cluster.with_role(role) or (config.cluster.head,)
+    return tuple(hosts[index % len(hosts)].name for index in range(copies))
 
 
 class _Rooms:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import structlog
 import torch
@@ -162,7 +162,7 @@ class Sender:
             [],
             c10d.Backend(group.backend),
             c10d.PrefixStore(group.name, group.store),
-            group_name=c10d.GroupName(group.name),
+            group_name=cast("c10d.GroupName", group.name),  # torch 2.8 has no such name
             timeout=timedelta(seconds=self._deadline_s),
         )
         assert isinstance(processes, dist.ProcessGroup)

@@ -22,6 +22,8 @@ from openclaw_core.weights.names import hf_shapes
 from openclaw_core.weights.spec import ModelSpec
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+# As the file's names for them end.
+_SPECIAL_TOKENS = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
 # What the gguf package raises on bytes that make no sense.
 _UNREADABLE = (ValueError, KeyError, IndexError, OverflowError, MemoryError, TypeError, struct.error)
 
@@ -32,12 +34,14 @@ def convert_gguf(gguf: Path, directory: Path) -> None:
     Raises:
         SourceError: the file is no whole GGUF, or holds a model that is not supported.
     """
-    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+    from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast, Qwen2Tokenizer
 
-    architecture, head_dim, packed = _read(gguf)
+    architecture, head_dim, special_tokens, packed = _read(gguf)
+    # AutoTokenizer of transformers 5.3 takes Code Llama's for any llama.
+    tokenizer_class = {"llama": PreTrainedTokenizerFast, "qwen3": Qwen2Tokenizer}[architecture]
     try:
         config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        tokenizer = tokenizer_class.from_pretrained(gguf.parent, gguf_file=gguf.name)
     except (*_UNREADABLE, OSError) as error:
         raise SourceError(f"{gguf.name}: configuration or tokenizer cannot be read ({error}); fetch it again") from error
     config.architectures = [_ARCHITECTURES[architecture]]
@@ -56,20 +60,24 @@ def convert_gguf(gguf: Path, directory: Path) -> None:
     (directory / WEIGHTS).chmod(0o644)  # it is made for its owner alone, and others copy it to other hosts
     config.save_pretrained(directory)
     GenerationConfig.from_model_config(config).save_pretrained(directory)
+    tokenizer.add_special_tokens(special_tokens)  # not all versions of transformers read these from the file
     tokenizer.save_pretrained(directory)
 
 
-def _read(gguf: Path) -> tuple[str, int | None, Mapping[str, Any]]:
-    """The architecture, the head dimension where it is noted, and the packed tensors by GGUF name."""
+def _read(gguf: Path) -> tuple[str, int | None, dict[str, str], Mapping[str, Any]]:
+    """The architecture, the head dimension where it is noted, special tokens, and the packed tensors by GGUF name."""
     try:
         reader = GGUFReader(gguf)
         architecture = _field(reader, "general.architecture")
         head_dim = _field(reader, f"{architecture}.attention.key_length")
+        ids = {name: _field(reader, f"tokenizer.ggml.{end}_token_id") for name, end in _SPECIAL_TOKENS.items()}
+        tokens = _field(reader, "tokenizer.ggml.tokens")
+        special_tokens = {name: tokens[number] for name, number in ids.items() if number is not None}
     except _UNREADABLE as error:
         raise SourceError(f"{gguf.name} is not a whole GGUF file ({error}); fetch it again") from error
     if architecture not in _ARCHITECTURES:
         raise SourceError(f"{gguf.name} holds architecture {architecture!r}; supported are {', '.join(_ARCHITECTURES)}")
-    return architecture, head_dim, {tensor.name: tensor for tensor in reader.tensors}
+    return architecture, head_dim, special_tokens, {tensor.name: tensor for tensor in reader.tensors}
 
 
 def _field(reader: GGUFReader, name: str) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 import docker
 import pytest
 
+from openclaw_core.cluster.docker.containers import Engine
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Hosts
 from openclaw_core.cluster.simulation import Simulation, lacks
@@ -28,11 +29,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def two_hosts() -> Iterator[Simulation]:
-    """node-a (train, rollout) and node-b (prm). The session shares them: whoever cuts or ends something puts it back."""
+def can_simulate() -> None:
+    """Whoever needs simulated hosts is skipped where this machine cannot have them, or fails."""
     if missing := lacks():
         message = "this machine cannot simulate hosts:\n" + "\n".join(map(str, missing))
         pytest.fail(message, pytrace=False) if os.environ.get(REQUIRED) == "1" else pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def two_hosts(can_simulate: None) -> Iterator[Simulation]:
+    """node-a (train, rollout) and node-b (prm). The session shares them: whoever cuts or ends something puts it back."""
     # Short: sockets are below it.
     with Simulation.up(Path(tempfile.mkdtemp(prefix="oc-", dir="/tmp"))) as simulation:
         yield simulation
@@ -62,6 +68,16 @@ def sim_image(cluster_config: ClusterConfig, tmp_path_factory: pytest.TempPathFa
             client.images.build(path=str(context), tag=SIM_IMAGE, rm=True, forcerm=True, network_mode="none")
             client.close()
     return SIM_IMAGE
+
+
+@pytest.fixture(scope="module")
+def image_on_both(cluster_config: ClusterConfig, sim_image: str) -> str:
+    """The image, with the same id on both hosts."""
+    with Hosts(cluster_config) as connected, Engine(connected.all[0]) as first, Engine(connected.all[1]) as second:
+        if first.image_id(sim_image) != second.image_id(sim_image):
+            saved = first.client.images.get(sim_image).save(named=sim_image)
+            second.client.images.load(b"".join(saved))
+    return sim_image
 
 
 @pytest.fixture

@@ -12,8 +12,10 @@ import pytest
 
 import openclaw_core
 from openclaw_core.cluster.copies.code import MARKER, build_wheel, code_digest, code_path, digest_on, push_code
+from openclaw_core.cluster.docker.containers import Engine
 from openclaw_core.cluster.errors import ClusterError
-from openclaw_core.cluster.hosts import Hosts
+from openclaw_core.cluster.hosts import Host, Hosts
+from openclaw_core.cluster.specs import ContainerSpec, environment, labels
 
 pytestmark = pytest.mark.cluster
 
@@ -101,6 +103,29 @@ def test_the_newest_three_stay_and_what_is_pushed_again_is_new(hosts: Hosts, tmp
     push_code(hosts, made_wheel(tmp_path, "a = 0"), lambda _: None)
     digests.append(push_code(hosts, made_wheel(tmp_path, "a = 3"), lambda _: None))
     assert {path.name for path in folder.iterdir()} == {digests[0], digests[2], digests[3]}
+
+
+def test_code_that_a_container_of_any_run_has_is_never_removed(hosts: Hosts, sim_image: str, tmp_path: Path):
+    a, b = hosts.all
+    first = push_code(hosts, made_wheel(tmp_path, "a = 0"), lambda _: None)
+    name, of = "oc-code", labels("of-another-run", a.config, "head")
+    variables = environment(hosts.cluster, a.config, first)
+    old = ContainerSpec(a.name, name, "head", sim_image, ("sleep", "600"), environment=variables, labels=of)
+    with Engine(a) as engine:
+        engine.start(old)
+        try:
+            pushed = [push_code(hosts, made_wheel(tmp_path, f"a = {number}"), lambda _: None) for number in range(1, 5)]
+            assert there(a) == {first, *pushed[1:]}
+            assert digest_on(a, first) == first
+            assert there(b) == {*pushed[1:]}
+        finally:
+            engine.remove([name], grace_s=0)
+    last = push_code(hosts, made_wheel(tmp_path, "a = 5"), lambda _: None)
+    assert there(a) == {*pushed[2:], last}
+
+
+def there(host: Host) -> set[str]:
+    return {path.name for path in Path(host.work_root / "code").iterdir()}
 
 
 def test_a_host_without_room_is_named(hosts: Hosts, tmp_path: Path):

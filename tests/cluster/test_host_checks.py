@@ -42,16 +42,6 @@ def config(cluster_config: ClusterConfig, image_on_both: str) -> RunConfig:
 
 
 @pytest.fixture(scope="module")
-def image_on_both(cluster_config: ClusterConfig, sim_image: str) -> str:
-    """The image, with the same id on both hosts."""
-    with Hosts(cluster_config) as connected, Engine(connected.all[0]) as first, Engine(connected.all[1]) as second:
-        if first.image_id(sim_image) != second.image_id(sim_image):
-            saved = first.client.images.get(sim_image).save(named=sim_image)
-            second.client.images.load(b"".join(saved))
-    return sim_image
-
-
-@pytest.fixture(scope="module")
 def code(cluster_config: ClusterConfig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The digest of code that is on both hosts: a wheel with one file."""
     wheel = tmp_path_factory.mktemp("wheel") / "openclaw_rl-0-py3-none-any.whl"

@@ -11,8 +11,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from openclaw_core.cluster.copies.code import built_wheel, push_code
+from openclaw_core.cluster.copies.making import TOKEN_FILE
 from openclaw_core.cluster.copies.manifests import manifest
-from openclaw_core.cluster.copies.models import TOKEN_FILE, convert_on_hosts, download_on_hosts
+from openclaw_core.cluster.copies.models import convert_on_hosts, download_on_hosts
 from openclaw_core.cluster.copies.transfer import copy_tree
 from openclaw_core.cluster.docker.containers import ContainerFailed, Engine
 from openclaw_core.cluster.errors import ClusterError
@@ -20,7 +21,7 @@ from openclaw_core.cluster.hosts import Host, Hosts
 from openclaw_core.cluster.run_on_hosts import push_run
 from openclaw_core.cluster.simulation import Simulation
 from openclaw_core.cluster.simulation.mounts import simulated_mounts, simulated_python
-from openclaw_core.cluster.specs import MODELS, command_spec, on_host, run_path
+from openclaw_core.cluster.specs import MODELS, command_spec, host_path, run_path
 from openclaw_core.config.cluster import ClusterConfig
 from openclaw_core.config.load import load_config
 from openclaw_core.config.schema import ModelConfig, RunConfig
@@ -99,7 +100,7 @@ def run_hosts(cluster: ClusterConfig) -> Iterator[Hosts]:
     with Hosts(cluster) as hosts:
         yield hosts
         for host in hosts:
-            host.run("rm", "-rf", str(on_host(host.config, MODELS)), str(on_host(host.config, run_path(RUN))))
+            host.run("rm", "-rf", str(host_path(host.config, MODELS)), str(host_path(host.config, run_path(RUN))))
             with Engine(host) as engine:
                 assert engine.of_run(RUN) == []
 
@@ -123,7 +124,7 @@ def push(config: RunConfig, hosts: Hosts, runs: Path) -> None:
 
 
 def on(host: Host, form: str = "hf") -> PurePosixPath:
-    return on_host(host.config, MODELS / "tiny" / form)
+    return host_path(host.config, MODELS / "tiny" / form)
 
 
 def digests(host: Host, form: str = "hf") -> dict[str, str]:
@@ -166,7 +167,7 @@ def test_a_model_is_downloaded_and_converted_once_and_then_taken_as_it_is(
         assert digests(first, form) == digests(second, form)
     # The token went by a file, which is gone.
     assert TOKEN not in "\n".join(lines)
-    assert TOKEN_FILE not in first.run("ls", str(on_host(first.config, run_path(RUN)))).stdout.split()
+    assert TOKEN_FILE not in first.run("ls", str(host_path(first.config, run_path(RUN)))).stdout.split()
 
     requests, said = len(hub.asked), []
     again = (
@@ -190,7 +191,7 @@ def test_a_download_that_fails_says_why_and_leaves_neither_model_nor_token(
 
     assert TOKEN not in "\n".join([str(caught.value), *lines])
     head = run_hosts.head
-    assert TOKEN_FILE not in head.run("ls", str(on_host(head.config, run_path(RUN)))).stdout.split()
+    assert TOKEN_FILE not in head.run("ls", str(host_path(head.config, run_path(RUN)))).stdout.split()
     assert all(host.run("test", "-e", str(on(host)), check=False).code for host in run_hosts)
 
 
@@ -257,7 +258,7 @@ def test_a_directory_of_the_first_host_is_linked_to_there_and_copied_to_the_othe
     config: RunConfig, run_hosts: Hosts, code: str, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     first, second = run_hosts.all
-    mine = on_host(first.config, MODELS / "mine")
+    mine = host_path(first.config, MODELS / "mine")
     for name, content in files.items():
         first.write(mine / name, content, mode=0o644)
     model = config.model.model_copy(update={"source": f"file://{MODELS}/mine"})

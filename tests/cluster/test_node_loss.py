@@ -1,92 +1,98 @@
-"""A host that goes away while a run is going on, and what becomes of the run."""
+"""One run that loses a host after the other: an engine's, the judge's, and at last its head. The order of these tests is
+that of the run's steps."""
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from openclaw_core import stages
+from openclaw_core.cluster.hosts import Hosts
 from openclaw_core.cluster.simulation import Simulation
-from openclaw_core.cluster.simulation.cluster import as_overrides, simulated_cluster
-from openclaw_core.cluster.simulation.image import sim_build_context
-from openclaw_core.cluster.specs import on_host, run_path
-from openclaw_core.config import load_config
-from openclaw_core.config.schema import RunConfig
+from openclaw_core.cluster.specs import host_path, ray_container, run_path
 from openclaw_core.ledger import Ledger, StepState
-from openclaw_core.loop.client import ControlClient, ServiceSilent, ServiceStatus
-from openclaw_core.loop.summary import Summary
-from openclaw_core.run import run_all
-from openclaw_core.rundir import RunDir, create_run
+from openclaw_core.rundir import create_run
+from tests.cluster.going import Going, tiny_run
+from tests.cluster.parts import cut, engine
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
-STEPS = 3
+STEPS = 4
 AWAY_S = 30.0
+ROLES = {"node-a": ("train", "rollout"), "node-b": ("prm",), "node-c": ("rollout",)}
 
 
-class Going:
-    """A run in a thread of its own."""
-
-    def __init__(self, config: RunConfig, run: RunDir) -> None:
-        self.config, self.run = config, run
-        self.told: list[str] = []
-        self._pool = ThreadPoolExecutor(max_workers=1)
-
-    def __enter__(self) -> Going:
-        self._future = self._pool.submit(run_all, self.config, self.run, self.told.append)
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._pool.shutdown()
-        if self._future.exception() is not None:
-            stages.teardown(self.config, self.run)
-
-    def end(self) -> Summary:
-        return self._future.result()
-
-    def wait_for(self, seen: Callable[[ServiceStatus], bool], deadline_s: float) -> ServiceStatus:
-        end = time.monotonic() + deadline_s
-        with ControlClient.of(self.run, self.config) as client:
-            while time.monotonic() < end:
-                assert not self._future.done(), self._future.result()
-                try:
-                    status = client.status(silence_s=0)
-                except ServiceSilent:
-                    status = None
-                if status is not None and seen(status):
-                    return status
-                time.sleep(0.5)
-        raise AssertionError(f"not seen within {deadline_s:g} s; the last line was {self.told[-1:]}")
+@pytest.fixture(scope="module")
+def hosts(can_simulate: None) -> Iterator[Simulation]:
+    with Simulation.up(Path(tempfile.mkdtemp(prefix="oc-", dir="/tmp")), tuple(ROLES), ROLES) as simulation:
+        yield simulation
 
 
-@pytest.fixture
-def going(two_hosts: Simulation, tiny_llama_dir: Path, tmp_path: Path) -> Iterator[Going]:
-    cluster = as_overrides(simulated_cluster(two_hosts, sim_build_context(tmp_path / "sim")))
-    cluster["cluster.mounts"].append({"source": str(tiny_llama_dir), "target": "/model"})
-    tiny = {"model.name": "tiny", "model.source": "file:///model", "model.context_length": 512}
-    sizes = {"rollout.max_response_tokens": 12, "feeder.sessions_in_flight": 4, "train.steps": STEPS}
-    config = load_config("2nodes-sim", {**cluster, **tiny, **sizes, "paths.runs": str(tmp_path / "runs")})
-    run = create_run(config, "loss")
-    with Going(run.config(), run) as going:
+@pytest.fixture(scope="module")
+def going(hosts: Simulation, tiny_llama_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Going]:
+    """With engine-0 on node-a and engine-1 on node-c."""
+    sizes = {"engine__count": 2, "train__steps": STEPS, "train__save_interval": 2}
+    waits = {"cluster__silence_s": 10, "cluster__ray_deadline_s": 300}
+    config = tiny_run(hosts, tiny_llama_dir, tmp_path_factory.mktemp("loss"), **sizes, **waits)
+    with Going(create_run(config, "loss")) as going:
         yield going
 
 
-def test_the_judges_host_goes_away_and_comes_back(going: Going, two_hosts: Simulation):
-    going.wait_for(lambda status: status.serving and status.step >= 1, deadline_s=600)
-    gone = time.monotonic()
-    two_hosts.cut("node-b")
-    try:
-        going.wait_for(lambda status: bool(status.advice and "host silent: node-b" in status.advice), deadline_s=60)
+def test_an_engines_host_is_lost_the_others_go_on_and_it_comes_back(going: Going, hosts: Simulation):
+    going.until_before(f"step 2/{STEPS}: collect")
+    assert going.engines() == {"engine-0": True, "engine-1": True}
+    # The cable first, as when the power fails: nobody gets a word of its end.
+    with cut(hosts, "node-c"):
+        hosts.end_engine("node-c")
+        going.until_before(f"step 3/{STEPS}: collect")
+        assert going.engines() == {"engine-0": True, "engine-1": False}
+        assert going.answer() in ("stop", "length")
+    hosts.start_engine("node-c")
+    going.until_engines({"engine-0": True, "engine-1": True})
+
+
+def test_the_judges_host_is_away_for_a_while(going: Going, hosts: Simulation):
+    with cut(hosts, "node-b"):
+        gone = time.monotonic()
+        going.go_on(until=f"step {STEPS}/{STEPS}: train")
+        going.wait_for(lambda status: "host silent: node-b" in (status.advice or ""), deadline_s=60)
         time.sleep(max(0.0, AWAY_S - (time.monotonic() - gone)))
-    finally:
-        two_hosts.mend("node-b")
+        assert not going.has_begun(f"step {STEPS}/{STEPS}: score"), "no turn of the last step can have been judged"
+    going.until_held()
+
+
+def test_the_head_is_lost_and_the_run_makes_all_anew_and_ends(going: Going):
+    before = containers(going)
+    with Hosts(going.config.cluster) as hosts, engine(hosts.head) as docker:
+        docker.containers.get(before[0]).kill()
+    going.go_on(until=f"step {STEPS}/{STEPS}: report")
+    going.until_held()
+    assert not set(before) & set(containers(going))
+    going.go_on()
     summary = going.end()
     assert (summary["steps"], summary["version"]) == (STEPS, STEPS)
-    steps = Ledger(Path(on_host(going.config.cluster.head, run_path("loss"))) / "ledger.sqlite").steps()
-    assert [record.state for record in steps] == [StepState.REPORTED] * STEPS
+    first, second = ((going.run.logs / f"service-{attempt}.log").read_text() for attempt in (1, 2))
+    assert "event=phase_started step=4 phase=score" in first
+    assert "checkpoints/step_000002" in next(line for line in second.splitlines() if "event=checkpoint_loaded" in line)
+    assert [line for line in second.splitlines() if "event=replay_step" in line and "step=3" in line]
+    assert "event=replay_step step=2" not in second
+
+
+def test_each_turn_was_trained_on_once_and_each_step_made_a_version(going: Going):
+    steps = Ledger(Path(host_path(going.config.cluster.head, run_path(going.run.run_id))) / "ledger.sqlite").steps()
+    assert [(record.state, record.version) for record in steps] == [(StepState.REPORTED, n) for n in range(1, STEPS + 1)]
     turns = [turn for record in steps for turn in record.turn_ids]
-    assert len(turns) == len(set(turns)), "each turn was trained on once"
+    assert len(turns) == len(set(turns)) == STEPS * going.config.rollout.batch_size
+
+
+def containers(going: Going) -> list[str]:
+    """Ids of Ray's on each host, the head's first."""
+    found: list[str] = []
+    with Hosts(going.config.cluster) as hosts:
+        for host in hosts:
+            with engine(host) as docker:
+                found.append(docker.containers.get(ray_container(going.config, going.run.run_id, host.config)).id or "")
+    return found

@@ -17,7 +17,7 @@ from openclaw_core.cluster.hosts import Hosts
 from openclaw_core.cluster.simulation import Simulation
 from openclaw_core.cluster.simulation.cluster import as_overrides, simulated_cluster
 from openclaw_core.cluster.simulation.image import sim_build_context
-from openclaw_core.cluster.specs import on_host, run_path
+from openclaw_core.cluster.specs import host_path, run_path
 from openclaw_core.config.cluster import ClusterConfig, MountConfig
 from openclaw_core.ledger import Ledger, StepState
 from openclaw_core.rundir import RunDir, list_runs
@@ -68,7 +68,7 @@ def trained(state: Path, cluster: ClusterConfig) -> Trained:
     settings = [part for name, value in values.items() for part in ("--set", f"{name}={json.dumps(value)}")]
     done = launcher("run", "--preset", "2nodes-sim", "--steps", str(STEPS), "--state", str(state), *settings)
     run = list_runs(state / "runs")[-1]
-    return Trained(done.returncode, done.stdout + done.stderr, run, Path(on_host(cluster.head, run_path(run.run_id))))
+    return Trained(done.returncode, done.stdout + done.stderr, run, Path(host_path(cluster.head, run_path(run.run_id))))
 
 
 def launcher(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -113,7 +113,7 @@ def test_what_the_hosts_wrote_is_kept_on_the_launch_machine(trained: Trained):
 
 def test_keys_are_where_they_are_needed_and_nowhere_else(trained: Trained, cluster: ClusterConfig):
     keys = trained.run.secrets()
-    head, other = (Path(on_host(host, run_path(trained.run.run_id))) for host in cluster.hosts)
+    head, other = (Path(host_path(host, run_path(trained.run.run_id))) for host in cluster.hosts)
     assert (head / "secrets.json").stat().st_mode & 0o777 == 0o600
     assert {file.name for file in other.iterdir() if file.is_file()} == {"config.json", "ray-token"}
     for key in (keys.api_key, keys.control_token, keys.ray_token):

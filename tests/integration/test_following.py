@@ -291,7 +291,7 @@ def run_of() -> Callable[[Followed], RunDir]:
         config = followed.world.config
         paths = config.paths.model_copy(update={"runs": followed.directory.parent})
         run = create_run(config.model_copy(update={"paths": paths}), "r")
-        keys = RunSecrets(api_key=API_KEY, control_token=TOKEN, ray_token="none")
+        keys = RunSecrets(api_key=API_KEY, control_token=TOKEN, ray_token="none", server_key="none")
         run.secrets_file.write_text(json.dumps(asdict(keys)))
         return run
 

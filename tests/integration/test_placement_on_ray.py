@@ -45,7 +45,7 @@ def nodes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
             cluster.add_node(
                 num_cpus=4,
                 object_store_memory=80_000_000,
-                resources=resources(host, cards),
+                resources=resources(host, placement),
                 env_vars=env,
                 include_dashboard=False,
             )

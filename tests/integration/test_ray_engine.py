@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import ray
 import torch
+from ray.exceptions import RayActorError
 
 from openclaw_core.config import RunConfig
 from openclaw_core.engines.protocol import EngineError, GenerateRequest, RequestRefused
@@ -18,6 +19,8 @@ from openclaw_core.engines.ray_engine import RayEngine
 from openclaw_core.types import Sampling
 from openclaw_core.weights.arrays import as_arrays
 from openclaw_core.weights.checksum import checksum
+from openclaw_core.weights.errors import PublishError
+from openclaw_core.weights.shared import Segment, SharedWeights
 from tests.engine_parts import answer, local_engines, named_weights, publish, until_aborted
 from tests.gateway_parts import tiny_config
 from tests.models import tiny_llama
@@ -104,6 +107,42 @@ async def test_weights_arrive_in_both_forms(engine: RayEngine, tmp_path: Path, f
     after = await answer(engine, request())
     assert set(after.versions) == {await engine.version()} == {version} != set(before.versions)
     assert after.token_ids != before.token_ids
+
+
+@dataclass
+class OutOfReach:
+    """Published on another host: ``reference`` leads to memory that is not here. ``stored``: for whoever asks for a copy."""
+
+    reference: list[Any]
+    stored: Any
+
+    async def elsewhere(self) -> list[Any]:
+        if isinstance(self.stored, PublishError):
+            raise self.stored
+        return [self.stored]
+
+
+def out_of_reach(weights: dict[str, torch.Tensor]) -> SharedWeights:
+    segment = Segment({name: tuple(tensor.shape) for name, tensor in weights.items()}, torch.float32)
+    assert segment.begin()
+    reference = segment.end(1)
+    segment.close()
+    return reference
+
+
+async def test_an_engine_on_another_host_than_the_trainer_gets_its_weights_by_rays_object_store(
+    engine: RayEngine, tmp_path: Path
+) -> None:
+    weights = named_weights(tiny_llama(tmp_path, seed=20, dtype=torch.float32))
+    shared = out_of_reach(weights)
+    await publish(engine, weights, 20, lambda named: OutOfReach([shared], ray.put(as_arrays(named))))
+    assert set((await answer(engine, request())).versions) == {20}
+    with pytest.raises(
+        EngineError, match="engine-0, which is not beside the trainer, cannot get its weights: the sender is gone"
+    ):
+        await publish(engine, weights, 21, lambda _: OutOfReach([shared], PublishError("the sender is gone")))
+    await engine.resume()
+    assert await engine.version() == 20
 
 
 async def test_an_engine_in_this_process_takes_a_reference_too(model: Path, tmp_path: Path) -> None:
@@ -200,3 +239,12 @@ async def test_a_model_that_cannot_be_loaded_is_an_error(config: RunConfig, tmp_
     for waiting in (engine.ready(), answer(engine, request())):
         with pytest.raises(EngineError, match="engine-2 is dead"):
             await asyncio.wait_for(waiting, 60)
+
+
+async def test_an_engine_whose_host_is_away_is_given_up_and_not_left_waiting_for_it(model: Path) -> None:
+    impatient = tiny_config(engine__deadline_s=1.0)
+    engine = RayEngine.start(impatient, model, name="engine-3", resources={"host:away": 1})
+    with pytest.raises(EngineError, match=r"engine-3\.version did not answer within 1 s \(engine\.deadline_s\)"):
+        await engine.ready()
+    with pytest.raises(RayActorError):
+        await asyncio.wait_for(asyncio.wrap_future(engine._actor.version.remote().future()), 30)

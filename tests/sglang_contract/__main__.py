@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tests.sglang_contract.contract import VERSIONS, Contract
 
 _TYPES: dict[Any, Any] = {"int": int, "float": float, "human_readable_int": int}
@@ -26,20 +28,36 @@ def parser(contract: Contract) -> argparse.ArgumentParser:
     return made
 
 
+def with_config_file(arguments: list[str]) -> list[str]:
+    """As SGLang does: what the file of ``--config`` says comes first, so that the command line wins."""
+    if "--config" not in arguments:
+        return arguments
+    at = arguments.index("--config")
+    said: dict[str, Any] = yaml.safe_load(Path(arguments[at + 1]).read_text())
+    return [
+        *(part for name, value in said.items() for part in (f"--{name}", str(value))),
+        *arguments[:at],
+        *arguments[at + 2 :],
+    ]
+
+
 def main() -> None:
-    """Command line, as above; ``--step-s``: a pause between turns."""
+    """Command line, as above; ``--step-s``: a pause between turns. ``--judges``: what it answers is a verdict."""
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     own.add_argument("--contract", choices=VERSIONS, required=True)
     own.add_argument("--step-s", type=float, default=0.0)
+    own.add_argument("--judges", action="store_true")
     settings, rest = own.parse_known_args()
     contract = Contract.load(settings.contract)
-    arguments = parser(contract).parse_args(rest)
+    arguments = parser(contract).parse_args(with_config_file(rest))
 
     import torch
     import uvicorn
 
+    from openclaw_core.gateway.rendering import ChatRenderer
     from tests.sglang_contract.app import ContractServer
     from tests.sglang_contract.frontend import Frontend
+    from tests.sglang_contract.judging import JudgesLikeThis, like_a_judge
     from tests.sglang_contract.model import TinyModel
     from tests.sglang_contract.scheduler import Scheduler
 
@@ -54,8 +72,10 @@ def main() -> None:
         "grammar_backend": "none",
         "api_key": arguments.api_key,
     }
+    directory = Path(arguments.model_path)
+    judge: Any = JudgesLikeThis(ChatRenderer.from_pretrained(directory), like_a_judge) if settings.judges else None
     scheduler = Scheduler(
-        TinyModel(Path(arguments.model_path)),
+        judge or TinyModel(directory),
         context_length=context_length,
         max_running=arguments.max_running_requests or 16,
         max_queued=arguments.max_queued_requests,

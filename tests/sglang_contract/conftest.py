@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from openclaw_core.cluster.places import Here
 from openclaw_core.config import RunConfig, load_config
 from openclaw_core.engines.sglang.client import SGLangEngine
-from openclaw_core.engines.sglang.command import server_command
+from openclaw_core.engines.sglang.command import ServerAt, ServerKey, engine_command
 from openclaw_core.engines.sglang.server import SGLangServer
 from tests.ports import free_ports
 from tests.serving import serving_app
@@ -60,16 +61,18 @@ def world(request: pytest.FixtureRequest, tiny_llama_dir: Path, tmp_path_factory
         )
         return
     run = tmp_path_factory.mktemp("sglang-run")
+    key = ServerKey(KEY, run / "sglang-0.yaml")
     port = free_ports()["ports.gateway"]
-    command = server_command(
-        contract_config(port, ("--api-key", KEY, "--max-running-requests", "16")),
+    command = engine_command(
+        contract_config(port, ("--max-running-requests", "16")),
         tiny_llama_dir,
         version=3,
+        at=ServerAt(key=key),
         launcher=contract_launcher(request.param),
     )
     url = f"http://127.0.0.1:{port}"
-    server = SGLangServer("sglang-0", command, url=url, directory=run / "processes", log_file=run / "sglang-0.log")
-    server.start()
+    server = SGLangServer("sglang-0", command, url=url, place=Here(run / "processes"), log_file=run / "sglang-0.log", key=key)
+    asyncio.run(server.start())
     try:
         asyncio.run(server.wait_ready(120))
         yield World.of(url, tiny_llama_dir, api_key=KEY, backend="gloo", tolerance=1e-4)

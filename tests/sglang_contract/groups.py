@@ -35,7 +35,7 @@ class Groups:
             [],
             c10d.Backend(request["backend"]),
             c10d.PrefixStore(name, store),
-            group_name=c10d.GroupName(name),
+            group_name=name,
             timeout=_TIMEOUT,
         )
         assert isinstance(group, dist.ProcessGroup)

@@ -9,6 +9,7 @@ import pytest
 
 from openclaw_core.engines.local import LocalEngine
 from openclaw_core.gateway.rendering import ChatRenderer
+from tests.environment import Ask, silent
 from tests.gateway_parts import Gateway, assemble
 
 
@@ -19,7 +20,8 @@ def renderer(tiny_llama_dir: Path) -> ChatRenderer:
 
 @pytest.fixture
 async def engine(tiny_llama_dir: Path) -> AsyncIterator[LocalEngine]:
-    engine = LocalEngine(tiny_llama_dir, threads=1, version=3)
+    # A prefix that is read and not computed may round otherwise, so the same seed could give another answer.
+    engine = LocalEngine(tiny_llama_dir, threads=1, version=3, prefix_cache_tokens=0)
     yield engine
     engine.close()
 
@@ -27,3 +29,9 @@ async def engine(tiny_llama_dir: Path) -> AsyncIterator[LocalEngine]:
 @pytest.fixture
 def gateway(renderer: ChatRenderer, engine: LocalEngine) -> Gateway:
     return assemble(renderer, engine)
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Sets variables in an environment that says nothing else."""
+    return silent(monkeypatch)

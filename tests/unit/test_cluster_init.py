@@ -13,7 +13,6 @@ from blocks import ClusterBlock
 from openclaw_core.cluster.init import cluster_from_environment, cluster_from_file
 from openclaw_core.config import ConfigError, load_config
 from openclaw_core.config.cluster import ClusterConfig
-from openclaw_core.config.hosts import judge_urls, with_judge_urls
 from openclaw_core.planning import make_plan
 
 ROOT = Path(__file__).parents[2]
@@ -133,27 +132,10 @@ def test_a_block_carries_every_field(tmp_path: Path) -> None:
 
 def test_the_judge_is_asked_where_its_host_is() -> None:
     block = ClusterBlock.of(ClusterConfig(containers=True, image="i", hosts=TWO))  # pyright: ignore[reportArgumentType]
-    found = with_judge_urls("4b-2nodes", block.overrides())
-    config = load_config("4b-2nodes", found)
-    assert config.judge.base_urls == ("http://10.0.0.2:30000",)
+    config = load_config("4b-2nodes", block.overrides())
+    assert config.judge_urls == ("http://10.0.0.2:30020",)
     assert make_plan(config).fits
-    assert with_judge_urls("4b-2nodes", {**block.overrides(), "judge.base_urls": ["http://x:1"]})["judge.base_urls"] == [
-        "http://x:1"
-    ]
-    assert "judge.base_urls" not in with_judge_urls("4b-2nodes", {"train.steps": 3})
-    one = [{**TWO[0], "roles": ["train", "rollout", "teacher", "prm"]}]
-    assert "judge.base_urls" not in with_judge_urls("4b-1node", {"cluster.hosts": one})
-
-
-def test_judges_may_become_more_and_fewer() -> None:
-    hosts = load_config("32b-8nodes").cluster.hosts
-    judge = next(host for host in hosts if host.name == "prm")
-    second = judge.model_copy(update={"name": "prm-2", "address": "fd00::2"})
-    other = "https://api.example.com/v1"
-    assert judge_urls(["http://prm:30000", other], hosts, [*hosts, second]) == (
-        "http://prm:30000",
-        "http://[fd00::2]:30000",
-        other,
-    )
-    assert judge_urls(["http://prm:1", "http://prm-2:1"], [judge, second], [second]) == ("http://[fd00::2]:1",)
-    assert judge_urls(["http://prm:1"], [judge], []) == ("http://prm:1",)
+    one = [{**TWO[0], "roles": ["train", "rollout", "teacher", "prm"], "address": "fd00::2"}]
+    assert load_config("4b-1node", {"cluster.hosts": one}).judge_urls == ("http://[fd00::2]:30020",)
+    theirs = load_config("4b-2nodes", {**block.overrides(), "judge.base_urls": ["http://x:1"]})
+    assert (theirs.judge_urls, theirs.judge_servers) == (("http://x:1",), False)

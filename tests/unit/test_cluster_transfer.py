@@ -13,7 +13,7 @@ import pytest
 
 from openclaw_core.cluster.copies.code import build_wheel, built_wheel, code_digest
 from openclaw_core.cluster.copies.pipes import is_full
-from openclaw_core.cluster.docker.build_context import packed_context
+from openclaw_core.cluster.docker.build_context import described_by_wheel, packed_context
 from openclaw_core.cluster.docker.errors import until
 from openclaw_core.cluster.docker.terms import create_arguments, spec_digest
 from openclaw_core.cluster.errors import ClusterError
@@ -88,6 +88,17 @@ def test_a_context_s_digest_is_of_what_is_sent(context: Path):
     (context / "Dockerfile").write_text("FROM scratch\nLABEL a=b\n")
     digests.append(packed(build)[1])
     assert len(set(digests)) == len(digests)
+
+
+def test_labels_say_what_code_the_context_has(context: Path):
+    build = BuildConfig(context=context)
+    assert described_by_wheel(build) == {}
+    wheels = context / "image/wheels"
+    wheels.mkdir(parents=True)
+    wheel = wheel_of(wheels / "openclaw_rl-1.2-py3-none-any.whl", {"a.py": "a"}, 2020)
+    assert described_by_wheel(build) == {"VERSION": "1.2", "CODE_DIGEST": code_digest(wheel)}
+    wheel_of(wheels / "openclaw_rl-1.3-py3-none-any.whl", {"a.py": "b"}, 2020)
+    assert described_by_wheel(build) == {}, "the build says which are there, and fails"
 
 
 def test_a_spec_s_digest_is_of_every_field():

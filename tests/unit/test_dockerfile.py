@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -11,8 +10,6 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
-from types import ModuleType
-from typing import NamedTuple
 
 import pytest
 from docker.utils.build import exclude_paths
@@ -21,51 +18,13 @@ from typer.testing import CliRunner
 
 from openclaw_core import cli
 from openclaw_core.cluster import checks
+from openclaw_core.cluster.host_checks.versions import DRIVER
 from openclaw_core.feeder.openclaw_install import NODE_MINIMUM, OPENCLAW_VERSION
+from tests.image_files import PROJECT, ROOT, STACK, check_pins, defaults, instructions, of, pins
 
-ROOT = Path(__file__).parents[2]
-PROJECT, STACK = "Dockerfile", "image/stack.Dockerfile"
 FILES = (PROJECT, STACK)
-MIRRORS = {"APT_MIRROR", "PIP_INDEX_URL", "NPM_CONFIG_REGISTRY", "GITHUB_PREFIX", "HF_ENDPOINT"}
+MIRRORS = {"APT_MIRROR", "PIP_INDEX_URL", "NPM_CONFIG_REGISTRY", "GITHUB_PREFIX"}
 SECRET = re.compile(r"proxy|token|secret|password|credential|api_?key|registry|index_url|mirror|endpoint", re.IGNORECASE)
-
-
-class Instruction(NamedTuple):
-    name: str
-    text: str
-
-
-def instructions(file: str) -> list[Instruction]:
-    """A Dockerfile's instructions: comments dropped, continued lines joined."""
-    lines = [line for line in (ROOT / file).read_text().splitlines() if not line.lstrip().startswith("#")]
-    joined = re.sub(r"\\\n", " ", "\n".join(lines)).splitlines()
-    words = (line.strip().partition(" ") for line in joined if line.strip())
-    return [Instruction(name.upper(), rest.strip()) for name, _, rest in words]
-
-
-def of(file: str, name: str) -> list[str]:
-    return [found.text for found in instructions(file) if found.name == name]
-
-
-def defaults(file: str) -> dict[str, str]:
-    """Build arguments that have a value of their own."""
-    pairs = (text.split("=", 1) for text in of(file, "ARG") if "=" in text)
-    return {name: value.strip('"') for name, value in pairs}
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "image" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-check_pins = load("check_pins")
-
-
-def pins(file: str) -> dict[str, str]:
-    return check_pins.read_pins((ROOT / "image" / file).read_text())
 
 
 def asked() -> dict[str, str]:
@@ -115,8 +74,8 @@ def test_no_proxy_mirror_or_secret_stays_in_the_image(file: str):
         for name, value in re.findall(r"([\w.-]+)=(\"[^\"]*\"|\S+)", text):
             assert not SECRET.search(name), text
             assert not SECRET.search(value), text
-    declared = {text.split("=")[0] for text in of(file, "ARG")}
-    assert declared >= MIRRORS - {"HF_ENDPOINT"}
+    declared = {word.split("=")[0] for text in of(file, "ARG") for word in text.split()}
+    assert declared >= (MIRRORS if file == STACK else set())
     assert not defaults(file).keys() & MIRRORS
     assert not {name for name in declared if "PROXY" in name.upper()}, "Docker predefines them, out of the history"
     assert "pip config" not in (ROOT / file).read_text()
@@ -146,6 +105,11 @@ def test_the_check_follows_every_step_that_installs():
 def test_the_pins_are_those_of_the_page():
     stack = {name: value for name, value in defaults(STACK).items() if name not in MIRRORS}
     assert table() == stack | asked() | pins("pins.txt")
+
+
+def test_the_page_names_the_driver_that_env_check_asks_for():
+    (named,) = re.findall(r"^\| NPU driver \| ([\d.]+) \|", (ROOT / "docs/IMAGE.md").read_text(), re.MULTILINE)
+    assert named == ".".join(map(str, DRIVER))
 
 
 def test_the_lock_has_every_package_that_was_asked_for_with_a_checksum():

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
-from openclaw_core.cluster.dry_run import LAUNCH, DryRun, as_json, dry_run
+from openclaw_core.cluster.copies.making import convert_spec, download_spec, with_token
+from openclaw_core.cluster.dry_run import LAUNCH, Action, DryRun, as_json, dry_run
 from openclaw_core.cluster.dry_run.masking import masked, masked_text
-from openclaw_core.cluster.dry_run.stages import CODE_DIGEST
+from openclaw_core.cluster.dry_run.stages import CODE_DIGEST, container_details
 from openclaw_core.cluster.dry_run.text import as_text, print_dry_run
+from openclaw_core.cluster.errors import ClusterError
+from openclaw_core.cluster.host_checks.container import inside_spec
 from openclaw_core.cluster.specs import ray_specs
 from openclaw_core.config import load_config
 from openclaw_core.planning import PlanError
@@ -90,6 +93,49 @@ def test_the_model_goes_to_all_hosts_and_the_start_weights_to_trainers_and_score
     assert hosts("download-model", "container") == hosts("convert-checkpoint", "container") == ["master"]
 
 
+def of_stage(dry: DryRun, stage: str, kind: str) -> list[Action]:
+    return [action for action in dry.actions if (action.stage, action.kind) == (stage, kind)]
+
+
+def test_the_containers_of_single_stages_are_those_that_the_stages_run() -> None:
+    config, dry = load_config("4b-2nodes"), made("4b-2nodes")
+    code, (train, prm) = CODE_DIGEST, config.cluster.hosts
+    specs = {
+        "download-model": [with_token(download_spec(config, "golden", code), "golden")],
+        "convert-checkpoint": [convert_spec(config, "golden", code)],
+        "env-check": [inside_spec(config, "golden", host, code, "<host_checks/inside.py>") for host in (train, prm)],
+    }
+    for stage, wanted in specs.items():
+        shown = [action.details for action in of_stage(dry, stage, "container")]
+        assert shown == [container_details(spec) for spec in wanted], stage
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_start_weights_are_told_where_the_stage_puts_them(dtype: str) -> None:
+    there = [action.what for action in of_stage(made("4b-2nodes", {"model.dtype": dtype}), "convert-checkpoint", "copy")]
+    assert there == [f"/data/openclaw/models/Qwen3-4B-Thinking-2507/torch_dist-{dtype}/"]
+    here = [action.what for action in of_stage(made("local-cpu", {"model.dtype": dtype}), "convert-checkpoint", "copy")]
+    assert here == [f"models/SmolLM2-135M-Instruct/torch_dist-{dtype}/"]
+
+
+def test_a_model_of_a_package_is_fetched_on_the_launch_machine_and_no_container_does_it() -> None:
+    dry = made("2nodes-sim")
+    assert of_stage(dry, "download-model", "container") == of_stage(dry, "download-model", "file") == []
+    copies = {action.host: action.details["from"] for action in of_stage(dry, "download-model", "copy")}
+    source = load_config("2nodes-sim").model.source
+    assert copies == {LAUNCH: source, "node-a": "the launch machine", "node-b": "node-a, by the launch machine"}
+
+
+def test_a_directory_of_the_head_is_linked_to_and_needs_no_key() -> None:
+    dry = made("4b-2nodes", {"model.source": "file:///openclaw/mine"})
+    (container,) = of_stage(dry, "download-model", "container")
+    assert "HF_TOKEN_PATH" not in container.details["environment"] and of_stage(dry, "download-model", "file") == []
+    copies = {action.host: action.details["from"] for action in of_stage(dry, "download-model", "copy")}
+    assert copies == {"train": "a link to /data/openclaw/mine", "prm": "train, by the launch machine"}
+    with pytest.raises(ClusterError, match=r"file:///data/mine is not in the containers of host train"):
+        made("4b-2nodes", {"model.source": "file:///data/mine"})
+
+
 def test_keys_of_the_run_go_to_the_head_alone() -> None:
     files = [(action.host, action.what.rpartition("/")[2]) for action in made("4b-2nodes").actions if action.kind == "file"]
     assert [host for host, name in files if name == "secrets.json"] == [LAUNCH, "train"]
@@ -122,10 +168,13 @@ def test_ranks_without_a_place_are_refused() -> None:
 def test_no_secret_of_a_run_is_in_it(tmp_path: Path) -> None:
     settings = {
         "paths.runs": str(tmp_path),
-        "cluster.environment": {"HF_TOKEN": "hidden-1", "MY_PASSWORD": "hidden-2", "PLAIN": "https://me:hidden-3@hub"},
-        "cluster.http_proxy": "http://me:hidden-4@proxy:3128",
-        "cluster.https_proxy": "me:hidden-5@proxy:3128",
-        "cluster.build": {"args": {"PIP_INDEX_URL": "https://me:hidden-6@mirror/simple", "API_KEY": "hidden-7"}},
+        "cluster.environment": {
+            "HF_TOKEN": "hidden-1",
+            "MY_PASSWORD": "hidden-2",
+            "PLAIN": "https://me:hidden-3@hub",
+            "OTHER": "x sk-hidden-4",
+        },
+        "cluster.build": {"args": {"PIP_INDEX_URL": "https://me:hidden-5@mirror/simple", "API_KEY": "hidden-6"}},
     }
     config = load_config("4b-2nodes", settings)
     run = create_run(config, "r", {"simulator": "sk-hidden-8", "judge": "hidden-9"}, {"SGLANG_API_KEY": "hidden-10"})

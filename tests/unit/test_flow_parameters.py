@@ -54,7 +54,7 @@ def test_a_fresh_cluster_block_is_this_machine():
 def test_what_a_cluster_block_leaves_out_is_as_the_preset_says():
     """A document of the first version: hosts and image alone."""
     said = {
-        "hosts": [{"name": "n1", "roles": ["train", "rollout", "teacher"], "npus": 8}],
+        "hosts": [{"name": "n1", "roles": ["train", "rollout", "teacher", "prm"], "npus": 8}],
         "image": {"image": "mine", "tag": "7"},
     }
     preset, cluster = (load_config("4b-2nodes", of).cluster for of in ({}, ClusterBlock.model_validate(said).overrides()))

@@ -20,9 +20,10 @@ from openclaw_core.cluster.host_checks.facts import (
     Lost,
     Peer,
 )
-from openclaw_core.cluster.host_checks.looking import judge, make_asked, table
+from openclaw_core.cluster.host_checks.looking import check_hosts, judge, make_asked, table
 from openclaw_core.cluster.host_checks.rows import Asked
 from openclaw_core.cluster.host_checks.versions import PACKAGES
+from openclaw_core.cluster.hosts import Hosts
 from openclaw_core.cluster.npu import parse_npus
 from openclaw_core.config import load_config
 from tests.host_facts import CODE, GB, IMAGE, RUN, fit, host_named, inside, only_red, red, rows_of, sample
@@ -196,3 +197,16 @@ def test_the_table_has_every_row_and_takes_nothing_for_markup(asked: Asked):
     text = console.export_text()
     assert "[red]x[/red]" in text and "[bold] do" in text
     assert text.count("torch_npu devices") == 2
+    # What is wrong is seen without colours too.
+    assert text.count(" NO ") == 1
+    console.print(table(rows, {"clock"}))
+    text = console.export_text()
+    assert " NO " not in text and text.count("not counted") == 1
+
+
+def test_roles_without_a_place_are_a_red_row_and_no_host_is_asked():
+    config = load_config("4b-2nodes", {"train.data_parallel": 5})
+    with Hosts(config.cluster) as nowhere:
+        row = only_red(check_hosts(config, RUN, nowhere))
+    assert (row.host, row.check) == ("all hosts", "placement")
+    assert "trainer: 5 x 2 = 10 NPUs do not fit" in row.value and "openclaw-rl plan" in row.advice

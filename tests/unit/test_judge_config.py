@@ -16,7 +16,13 @@ URLS = ["http://judge:30000/v1"]
     ("judge", "complaint"),
     [
         ({"client": "openai", "model": "m"}, r"judge\.client=openai needs judge\.base_urls.*docs/JUDGE\.md"),
-        ({"client": "sglang"}, r"judge\.client=sglang needs judge\.base_urls.*not started by the run"),
+        ({"client": "sglang"}, r"judge\.client=sglang needs judge\.base_urls.*judge\.placement=prm"),
+        (
+            {"client": "sglang", "placement": "prm"},
+            r"judge\.placement=prm needs cluster\.containers and a host with the role prm; or name",
+        ),
+        ({"client": "openai", "placement": "prm", "model": "m"}, r"judge\.client=openai needs judge\.base_urls"),
+        ({"server.device": "npu", "server.page_size": 64}, r"page_size=64 of an SGLang server corrupts answers on npu"),
         ({"client": "openai", "base_urls": URLS}, r"needs judge\.model"),
         ({"client": "sglang", "base_urls": URLS, "body": {"top_p": 0.5}}, r"judge\.body is for judge\.client=openai"),
         ({"client": "openai", "base_urls": ["judge:30000"], "model": "m"}, "'judge:30000' is no URL"),
@@ -32,8 +38,9 @@ def test_a_judge_that_cannot_work_is_refused(judge: dict[str, Any], complaint: s
 
 
 def test_a_key_does_not_belong_into_a_url() -> None:
-    with pytest.raises(ConfigError, match="give the key as OPENCLAW_JUDGE_API_KEY instead"):
+    with pytest.raises(ConfigError, match="give the key as OPENCLAW_JUDGE_API_KEY instead") as raised:
         load_config("local-cpu", {"judge.base_urls": ["http://me:secret-1@judge:30000"]})
+    assert "secret-1" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -45,5 +52,11 @@ def test_a_key_does_not_belong_into_a_url() -> None:
     ],
 )
 def test_each_preset_names_its_judge(preset: str, client: str, model: str | None) -> None:
-    judge = load_config(preset).judge
-    assert (judge.client, judge.model, bool(judge.base_urls)) == (client, model, client != "scripted")
+    config = load_config(preset)
+    assert (config.judge.client, config.judge.model) == (client, model)
+    assert config.judge_urls == (("http://prm:30020",) if client == "sglang" else ())
+
+
+def test_the_judges_port_is_none_of_the_engines() -> None:
+    with pytest.raises(ConfigError, match=r"judge\.server\.port=30010 is one of the engines' \(30010 on\)"):
+        load_config("4b-1node", {"judge.server.port": 30010})

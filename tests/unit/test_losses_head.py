@@ -165,17 +165,16 @@ def test_other_types_are_not_rounded_on_the_way(dtype: torch.dtype) -> None:
 
 def test_the_licence_to_round_ends_with_the_head_even_if_it_fails() -> None:
     h, w, temperature, _ = wide(torch.bfloat16)
-    matmul: Any = torch.backends.mkldnn.matmul  # pyright: ignore[reportAttributeAccessIssue]
-    before, seen = matmul.fp32_precision, []
+    before, seen = torch.get_float32_matmul_precision(), []
 
     def fail(*_: object, **__: object) -> None:
-        seen.append(matmul.fp32_precision)
+        seen.append(torch.get_float32_matmul_precision())
         raise ZeroDivisionError
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(ZeroDivisionError):
         patch.setattr(vocab_parallel, "summarise", fail)
         head_stats(h, w, temperature, vocab_size=len(w), topk=4, chunk=48, tied=False)
-    assert seen == ["bf16"] and matmul.fp32_precision == before != "bf16"
+    assert seen == ["medium"] and torch.get_float32_matmul_precision() == before != "medium"
 
 
 def assert_log_probs(compute: Callable[[Tensor, Tensor], Tensor], peak: float) -> None:

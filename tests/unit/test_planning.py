@@ -16,12 +16,13 @@ from typer.testing import CliRunner
 
 from openclaw_core.cli import app
 from openclaw_core.config import ConfigError, RunConfig, load_config
-from openclaw_core.engines.sglang.command import server_command
+from openclaw_core.engines.sglang.command import ServerAt, ServerCommand, engine_command, judge_command
 from openclaw_core.losses.head import TILE
 from openclaw_core.planning import Plan, PlanError, architecture, hccl, head, make_plan, report
 from openclaw_core.planning.activations import Pass
 from openclaw_core.planning.architecture import KNOWN
 from openclaw_core.planning.disk import kept_checkpoints
+from openclaw_core.planning.placement import place_ranks
 from openclaw_core.planning.plan import HBM_BYTES
 from openclaw_core.planning.serving import cache_bytes_per_token
 from openclaw_core.planning.weights import checkpoint_bytes, hf_parameters, parameter_sizes
@@ -68,6 +69,18 @@ def test_the_plan_of_a_cluster_is_this_text(preset: str) -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         file.write_text(text, encoding="utf-8")
     assert text == file.read_text(encoding="utf-8")
+
+
+def test_without_npus_engines_are_spread_over_the_hosts_that_may_have_them() -> None:
+    hosts = [
+        {"name": "a", "roles": ["train", "rollout"]},
+        {"name": "b", "roles": ["prm"]},
+        {"name": "c", "roles": ["rollout"]},
+    ]
+    placement = place_ranks(load_config("2nodes-sim", {"cluster.hosts": hosts, "engine.count": 3}))
+    assert placement.engine.hosts == ("a", "c", "a")
+    assert placement.trainer.hosts == ("a",)
+    assert place_ranks(load_config("local-cpu", {"engine.count": 2})).engine.hosts == ("localhost", "localhost")
 
 
 def test_on_one_node_the_judge_has_the_npu_that_the_others_leave() -> None:
@@ -198,18 +211,22 @@ def test_ranks_of_a_cpu_share_the_memory_of_the_machine() -> None:
             "4b-2nodes",
             {"engine.sglang.devices": [0, 1]},
             "not the engine's NPUs on train, which are shared out as: trainer 0-3; scorer 6-7; engine 4-5; "
-            "set engine.sglang.devices=[4, 5] and base_gpu_id=0",
+            "leave engine.sglang.devices out, or set them to [4, 5] and base_gpu_id to 0",
         ),
-        ("4b-2nodes", {"engine.sglang.devices": []}, "set engine.sglang.devices=[4, 5] and base_gpu_id=0"),
-        ("32b-8nodes", {"engine.sglang.devices": [7, 6, 5, 4, 3, 2, 1, 0]}, "shared out as: engine 0-7; set"),
+        ("4b-2nodes", {"engine.sglang.devices": [5, 4]}, "leave engine.sglang.devices out, or set them to [4, 5] and base_"),
+        ("32b-8nodes", {"engine.sglang.devices": [7, 6, 5, 4, 3, 2, 1, 0]}, "shared out as: engine 0-7; leave"),
         (
             "32b-8nodes",
-            {"cluster.hosts": [{"name": f"h{i}", "roles": ["train", "rollout", "teacher"], "npus": 7} for i in range(9)]},
+            {
+                "cluster.hosts": [
+                    {"name": f"h{i}", "roles": ["train", "rollout", "teacher", "prm"], "npus": 7} for i in range(9)
+                ]
+            },
             "one copy needs 8 NPUs of one host and the largest has 7 free",
         ),
         (
             "4b-2nodes",
-            {"cluster.hosts": [{"name": "a", "roles": ["train", "rollout"], "npus": 8}]},
+            {"cluster.hosts": [{"name": "a", "roles": ["train", "rollout", "prm"], "npus": 8}]},
             "no host of cluster.hosts has the role 'teacher'",
         ),
         ("4b-2nodes", {"model.context_length": 300_000}, "over the 262144 positions"),
@@ -234,14 +251,19 @@ def test_no_card_of_a_preset_has_two_roles_and_every_server_is_started_on_its_ow
     roles = (*placement.roles, placement.judge)
     used = [(host, card) for role in roles for host in set(role.hosts) for card in role.cards_on(host)]
     assert len(used) == len(set(used)) == sum(role.ranks * len(role.hosts) for role in roles)
-    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 2**18}))
     for index, cards in enumerate(placement.engine.cards):
-        command = server_command(config, tmp_path, index=index)
-        arguments = list(command.arguments)
-        first = int(arguments[arguments.index("--base-gpu-id") + 1])
-        size = int(arguments[arguments.index("--tp-size") + 1])
-        visible = command.environment["ASCEND_RT_VISIBLE_DEVICES"].split(",")
-        assert tuple(map(int, visible[first : first + size])) == cards
+        assert cards_of(engine_command(config, tmp_path, index=index, at=ServerAt(cards=cards))) == cards
+    for cards in placement.judge.cards:
+        assert cards_of(judge_command(config, tmp_path, at=ServerAt(cards=cards))) == cards
+
+
+def cards_of(command: ServerCommand) -> tuple[int, ...]:
+    """Those that the server will use."""
+    arguments = list(command.arguments)
+    first = int(arguments[arguments.index("--base-gpu-id") + 1]) if "--base-gpu-id" in arguments else 0
+    size = int(arguments[arguments.index("--tp-size") + 1])
+    visible = command.environment["ASCEND_RT_VISIBLE_DEVICES"].split(",")
+    return tuple(map(int, visible[first : first + size]))
 
 
 def test_engines_that_share_a_host_follow_each_other_on_its_cards() -> None:

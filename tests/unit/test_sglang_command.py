@@ -10,7 +10,14 @@ import pytest
 
 from openclaw_core.config import ConfigError, RunConfig, load_config
 from openclaw_core.engines.protocol import EngineError
-from openclaw_core.engines.sglang.command import ServerCommand, server_command
+from openclaw_core.engines.sglang.command import (
+    ServerAt,
+    ServerCommand,
+    ServerKey,
+    check_context_length,
+    engine_command,
+    judge_command,
+)
 from tests.sglang_contract.__main__ import parser
 from tests.sglang_contract.contract import VERSIONS, Contract
 
@@ -41,18 +48,30 @@ def _config(overrides: dict[str, Any]) -> RunConfig:
     return load_config("4b-2nodes", {"engine.backend": "sglang", **overrides})
 
 
-def _command(directory: Path, overrides: dict[str, Any], *, positions: int = 262144, index: int = 0) -> ServerCommand:
-    (directory / "config.json").write_text(json.dumps({"max_position_embeddings": positions}))
+def _command(directory: Path, overrides: dict[str, Any], *, index: int = 0) -> ServerCommand:
     launcher = ("python", "-m", "sglang.launch_server")
-    return server_command(_config(overrides), directory, index=index, version=4, launcher=launcher)
+    return engine_command(_config(overrides), directory, index=index, version=4, launcher=launcher)
+
+
+def _text(command: ServerCommand, directory: Path) -> str:
+    lines = [f"{key}={value}" for key, value in sorted(command.environment.items())]
+    return "\n".join([*lines, " ".join(command.arguments).replace(str(directory), "MODEL").replace(" --", "\n--")]) + "\n"
 
 
 @pytest.mark.parametrize(("name", "overrides", "index"), [("npu", NPU, 1), ("cuda", CUDA, 0), ("cpu", CPU, 0)])
 def test_the_command_line_is_the_golden_one(tmp_path: Path, name: str, overrides: dict[str, Any], index: int) -> None:
     command = _command(tmp_path, overrides, index=index)
-    lines = [f"{key}={value}" for key, value in sorted(command.environment.items())]
-    text = "\n".join([*lines, " ".join(command.arguments).replace(str(tmp_path), "MODEL").replace(" --", "\n--")]) + "\n"
-    assert text == (GOLDEN / f"sglang_{name}.txt").read_text()
+    assert _text(command, tmp_path) == (GOLDEN / f"sglang_{name}.txt").read_text()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_judges_command_line_is_the_golden_one_and_does_not_show_its_key(tmp_path: Path, version: str) -> None:
+    at = ServerAt("10.0.0.2", tuple(range(8)), ServerKey("sk-judge", Path("runs/r/judge-prm.yaml")))
+    config = load_config("4b-2nodes", {"judge.server.context_length": 40_000})
+    command = judge_command(config, tmp_path, at=at, launcher=("python", "-m", "sglang.launch_server"))
+    assert _text(command, tmp_path) == (GOLDEN / "sglang_judge.txt").read_text()
+    assert "sk-judge" not in f"{command}{at}"
+    parser(Contract.load(version)).parse_args(command.arguments[command.arguments.index("--config") :])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -68,8 +87,10 @@ def test_every_flag_exists_in_both_versions_and_takes_its_value(
 
 
 def test_the_context_leaves_the_positions_that_sglang_keeps_for_itself(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 65536}))
     with pytest.raises(EngineError, match="set it to 65528 at most"):
-        _command(tmp_path, {}, positions=65536)
+        check_context_length(_config({}), tmp_path)
+    check_context_length(_config({"model.context_length": 65528}), tmp_path)
 
 
 def test_a_page_size_that_corrupts_answers_is_refused() -> None:

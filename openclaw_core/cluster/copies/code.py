@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import re
 import subprocess
 import sys
 import tarfile
@@ -19,13 +20,15 @@ from pathlib import Path, PurePosixPath
 import structlog
 
 from openclaw_core.cluster.copies.pipes import script_on
+from openclaw_core.cluster.docker.containers import Engine
+from openclaw_core.cluster.docker.errors import engine_errors
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, Hosts, on_each
-from openclaw_core.cluster.specs import CODE, on_host
+from openclaw_core.cluster.specs import CODE, RUN_LABEL, host_path
 
 log = structlog.get_logger(__name__)
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 WHEELS = "openclaw_rl-*.whl"
 MARKER = ".complete"
 KEPT = 3
@@ -81,7 +84,7 @@ def code_digest(wheel: Path) -> str:
 def push_code(hosts: Hosts, wheel: Path, tell: Callable[[str], None]) -> str:
     """Unpack the wheel on every host, below its work_root. Skipped where it is there whole; others' older ones are removed.
 
-    The newest ``KEPT`` stay. A pushed directory counts as new.
+    The newest ``KEPT`` stay, and those that containers there run. A pushed directory counts as new.
 
     Returns: its digest, the name of the directory below code/.
 
@@ -129,7 +132,7 @@ def digest_on(host: Host, code: str) -> str | None:
 
 def code_path(host: Host, code: str) -> PurePosixPath:
     """Where it is on the host itself."""
-    return on_host(host.config, CODE / code)
+    return host_path(host.config, CODE / code)
 
 
 def _files(wheel: Path) -> Iterator[tuple[str, bytes, bool]]:
@@ -173,7 +176,21 @@ def _unpack(host: Host, digest: str, archive: bytes) -> None:
 
 
 def _remove_older(host: Host) -> None:
-    # Our names have no character that `ls` or the shell would see as more than a part of the name.
+    """All but the newest ``KEPT`` and those that a container on the host has, of whichever run, alive or dead."""
+    folder = str(code_path(host, "x").parent)
     names = "?" * DIGEST_CHARACTERS
-    script = f'cd "$1" && ls -1td {names} | tail -n +{KEPT + 1} | while read -r name; do rm -rf "./$name"; done'
-    script_on(host, "older code cannot be removed", script, str(code_path(host, "x").parent))
+    older = script_on(host, "older code cannot be listed", f'cd "$1" && ls -1td {names} | tail -n +{KEPT + 1}', folder).split()
+    if not older:
+        return
+    used = _in_use(host)
+    unused = [name for name in older if name not in used]
+    if unused:
+        script_on(host, "older code cannot be removed", 'cd "$1" && shift && rm -rf -- "$@"', folder, *unused)
+
+
+def _in_use(host: Host) -> set[str]:
+    """Digests that the environment of a run's container on the host names."""
+    name = re.compile(rf"{CODE}/([0-9a-f]{{{DIGEST_CHARACTERS}}})")
+    with Engine(host) as engine, engine_errors(host.name, "its containers cannot be listed"):
+        containers = engine.client.containers.list(all=True, filters={"label": RUN_LABEL}, ignore_removed=True)
+    return {digest for each in containers for digest in name.findall(" ".join(each.attrs["Config"]["Env"] or ()))}

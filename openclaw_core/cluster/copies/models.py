@@ -9,20 +9,29 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePath, PurePosixPath
+from dataclasses import dataclass
+from pathlib import PurePath, PurePosixPath
 from typing import Any
 
+from openclaw_core.cluster.copies.making import (
+    Making,
+    convert_spec,
+    download_spec,
+    hf_making,
+    token_path,
+    torch_dist_making,
+    with_token,
+)
 from openclaw_core.cluster.copies.manifests import manifest
 from openclaw_core.cluster.copies.transfer import copy_tree
 from openclaw_core.cluster.docker.containers import Engine
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, Hosts, on_each
-from openclaw_core.cluster.specs import MODELS, command_spec, mounts, on_host, run_path
+from openclaw_core.cluster.specs import ContainerSpec, host_path
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.trainer.retention import META
-from openclaw_core.weights.layout import hf_directory, torch_dist_directory
-from openclaw_core.weights.sources import MARKER, DirectorySource, PackageSource, fetch_model, is_from, parse_source
+from openclaw_core.weights.layout import hf_directory
+from openclaw_core.weights.sources import MARKER, fetch_model, is_from, parse_source
 
 Tell = Callable[[str], None]
 """Told one line of progress."""
@@ -33,8 +42,6 @@ DOWNLOAD_DEADLINE_S = 24 * 3600.0
 CONVERT_DEADLINE_S = 2 * 3600.0
 SAY_EVERY_S = 10.0
 MB = 1_000_000
-TOKEN_FILE = "hub-token"
-"""In the run's directory on the host that downloads, while it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ class Form:
 
     def on(self, host: Host) -> PurePosixPath:
         """Its directory on the host itself."""
-        return on_host(host.config, self.place)
+        return host_path(host.config, self.place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +86,16 @@ def download_on_hosts(
     Raises:
         ClusterError: a host is out of reach or its disk is full, or the download failed; with what to do. What came stays.
     """
-    needing = hosts.with_role("train", "rollout", "teacher", "prm")
-    source = parse_source(config.model.source)
-    if isinstance(source, DirectorySource):
-        return _directory_on_hosts(config, run_id, hosts, source, code, tell)
-    form = hf_form(config)
+    making, container = hf_making(config), download_spec(config, run_id, code)
+    if making.linked_to is not None:
+        return _directory_on_hosts(config, hosts, making, making.linked_to, container, tell)
+    needing, first, form = _needing(hosts, making), hosts.named(making.maker.name), hf_form(config)
     held = _held(needing, form)
     if fetched := not held:
-        first = hosts.with_role("train")[0]
-        if isinstance(source, PackageSource):
+        if making.here:
             _from_here(config, first, form, tell)
         else:
-            _run_stage(config, run_id, first, "download-model", code, tell, DOWNLOAD_DEADLINE_S, token)
+            _download(container, first, run_id, token, tell)
         held = _held([first], form)
         if not held:
             raise ClusterError(
@@ -104,11 +109,12 @@ def convert_on_hosts(config: RunConfig, run_id: str, hosts: Hosts, code: str, te
 
     The head converts, in a container. Arguments and errors as ``download_on_hosts``.
     """
-    needing, head = hosts.with_role("train", "teacher"), hosts.head
+    making = torch_dist_making(config)
+    needing, head = _needing(hosts, making), hosts.named(making.maker.name)
     form = torch_dist_form(config, head)
     held = _held(needing, form)
     if made := not held:
-        _run_stage(config, run_id, head, "convert-checkpoint", code, tell, CONVERT_DEADLINE_S, devices=True)
+        _run_once(convert_spec(config, run_id, code), head, tell, CONVERT_DEADLINE_S)
         held = _held([head], form)
         if not held:
             raise ClusterError(
@@ -120,28 +126,24 @@ def convert_on_hosts(config: RunConfig, run_id: str, hosts: Hosts, code: str, te
 def hf_form(config: RunConfig) -> Form:
     """The model as downloaded."""
     source = parse_source(config.model.source)
-    return Form(
-        _inside(config, hf_directory(config)), MARKER, "files", lambda marker: is_from(source, config.model.source, marker)
-    )
+    return Form(hf_making(config).place, MARKER, "files", lambda marker: is_from(source, config.model.source, marker))
 
 
-def torch_dist_form(config: RunConfig, host: Host) -> Form:
-    """The start weights, made of the model's files as they are on ``host``."""
-    source = parse_source(config.model.source)
-    # Its link leads where the containers see it.
-    hf = _outside(config, host, source.path) if isinstance(source, DirectorySource) else hf_form(config).on(host)
-    digests = _digests(host, hf)
+def torch_dist_form(config: RunConfig, head: Host) -> Form:
+    """The start weights, made of the model's files as they are on the head."""
+    hf = hf_making(config)
+    # A link leads where the containers see it.
+    digests = _digests(head, hf.linked_to or hf.on(head.config))
 
     def made_of(marker: Mapping[str, Any]) -> bool:
         recorded = marker.get("meta", {}).get("hf")
         return marker.get("dtype") == config.model.dtype and bool(recorded) and _lists(recorded, digests)
 
-    return Form(_inside(config, torch_dist_directory(config)), META, "parts", made_of)
+    return Form(torch_dist_making(config).place, META, "parts", made_of)
 
 
-def _inside(config: RunConfig, directory: Path) -> PurePosixPath:
-    """A place below paths.models as the containers have it."""
-    return MODELS / directory.relative_to(config.paths.models).as_posix()
+def _needing(hosts: Hosts, making: Making) -> list[Host]:
+    return [hosts.named(host.name) for host in making.needing]
 
 
 def _held(hosts: Sequence[Host], form: Form) -> list[Held]:
@@ -233,17 +235,15 @@ def _from_here(config: RunConfig, host: Host, form: Form, tell: Tell) -> None:
 
 
 def _directory_on_hosts(
-    config: RunConfig, run_id: str, hosts: Hosts, source: DirectorySource, code: str, tell: Tell
+    config: RunConfig, hosts: Hosts, making: Making, path: PurePosixPath, container: ContainerSpec, tell: Tell
 ) -> tuple[bool, str]:
     """A directory that the containers of the first train host see: linked to there, copied to the others."""
-    first, *others = sorted(
-        hosts.with_role("train", "rollout", "teacher", "prm"), key=lambda host: "train" not in host.config.roles
-    )
-    path = _outside(config, first, source.path)
+    first = hosts.named(making.maker.name)
+    others = [host for host in _needing(hosts, making) if host is not first]
     digests = _digests(first, path)
     if not digests:
         raise ClusterError(f"host {first.name}: {path}, which is {config.model.source} inside the containers, is not there")
-    _run_stage(config, run_id, first, "download-model", code, tell, DOWNLOAD_DEADLINE_S)
+    _run_once(container, first, tell, DOWNLOAD_DEADLINE_S)
     form = hf_form(config)
     lacking = [
         host
@@ -255,40 +255,21 @@ def _directory_on_hosts(
     return not lacking, f"{config.model.source}: {path} on {first.name}, {copied}"
 
 
-def _outside(config: RunConfig, host: Host, path: PurePath) -> PurePosixPath:
-    """Where the host itself has what its containers see at ``path``."""
-    for mount in sorted(mounts(config.cluster, host.config, npu=False), key=lambda mount: -len(mount.target)):
-        if path.is_relative_to(mount.target):
-            return PurePosixPath(mount.source) / path.relative_to(mount.target).as_posix()
-    raise ClusterError(
-        f"model source file://{path} is not in the containers of host {host.name}; put it below {host.work_root} and name it "
-        "as the containers see it (file:///openclaw/...), or add its directory to cluster.mounts"
-    )
-
-
-def _run_stage(
-    config: RunConfig,
-    run_id: str,
-    host: Host,
-    stage: str,
-    code: str,
-    tell: Tell,
-    deadline_s: float,
-    token: str | None = None,
-    *,
-    devices: bool = False,
-) -> None:
-    """``openclaw-rl stage`` in a container that ends with it."""
-    inside = run_path(run_id)
-    spec = command_spec(config, run_id, host.config, stage, ("stage", stage, "--run-dir", str(inside)), code, devices=devices)
-    file = on_host(host.config, inside / TOKEN_FILE)
-    if token is not None:
-        host.write(file, token.encode())
-        spec = replace(spec, environment=spec.environment | {"HF_TOKEN_PATH": str(inside / TOKEN_FILE)})
-    tell(f"{host.name}: {stage}")
+def _download(container: ContainerSpec, host: Host, run_id: str, token: str | None, tell: Tell) -> None:
+    """The container that downloads, with the hub's key in a file while it does."""
+    if token is None:
+        _run_once(container, host, tell, DOWNLOAD_DEADLINE_S)
+        return
+    file = token_path(host.config, run_id)
+    host.write(file, token.encode())
     try:
-        with Engine(host) as engine:
-            engine.run_once(spec, tell, deadline_s)
+        _run_once(with_token(container, run_id), host, tell, DOWNLOAD_DEADLINE_S)
     finally:
-        if token is not None:
-            host.run("rm", "-f", "--", str(file))
+        host.run("rm", "-f", "--", str(file))
+
+
+def _run_once(container: ContainerSpec, host: Host, tell: Tell, deadline_s: float) -> None:
+    """A stage in a container that ends with it."""
+    tell(f"{host.name}: {container.role}")
+    with Engine(host) as engine:
+        engine.run_once(container, tell, deadline_s)

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import IO
 
+from openclaw_core.cluster.copies.code import WHEELS, code_digest
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.config.cluster import BuildConfig
 
 CONTEXT_LABEL = "openclaw.context"
+WHEEL = f"image/wheels/{WHEELS}"
 CHUNK = 1 << 20
 
 
@@ -41,6 +43,17 @@ def packed_context(build: BuildConfig) -> Iterator[tuple[IO[bytes], str]]:
         digest = _digest(stream, build)
         stream.seek(0)
         yield stream, digest
+
+
+def described_by_wheel(build: BuildConfig) -> dict[str, str]:
+    """Build arguments for labels that say what code is in the image; none where the context has not exactly one wheel of ours.
+
+    Raises ClusterError where the wheel cannot be read.
+    """
+    wheels = list(build.context.glob(WHEEL))
+    if len(wheels) != 1:
+        return {}
+    return {"VERSION": wheels[0].name.split("-")[1], "CODE_DIGEST": code_digest(wheels[0])}
 
 
 def _digest(stream: IO[bytes], build: BuildConfig) -> str:

@@ -15,7 +15,7 @@ import structlog
 from openclaw_core.cluster.copies.pipes import script_on
 from openclaw_core.cluster.copies.transfer import copy_file
 from openclaw_core.cluster.docker.archives import DEADLINE_S, Archive, load_archive, make_archive
-from openclaw_core.cluster.docker.build_context import CONTEXT_LABEL, packed_context
+from openclaw_core.cluster.docker.build_context import CONTEXT_LABEL, described_by_wheel, packed_context
 from openclaw_core.cluster.docker.containers import Engine
 from openclaw_core.cluster.docker.errors import engine_errors, until
 from openclaw_core.cluster.errors import ClusterError
@@ -88,7 +88,7 @@ def build_image(config: RunConfig, hosts: Hosts, tell: Callable[[str], None]) ->
             "tag": reference,
             "rm": True,
             "forcerm": True,
-            "buildargs": proxy_environment(config.cluster) | build.args,
+            "buildargs": proxy_environment(config.cluster) | described_by_wheel(build) | build.args,
             "labels": {CONTEXT_LABEL: digest},
             "network_mode": build.network,
             "timeout": int(build.deadline_s),  # of silence: a step may compile for long without a word

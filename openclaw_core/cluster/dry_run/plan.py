@@ -34,7 +34,12 @@ ON_HOSTS = (
 
 
 def dry_run(config: RunConfig, run_id: str) -> DryRun:
-    """What ``run_id`` would do. Pure: no host is asked, no file read. Raises PlanError where ranks have no place."""
+    """What ``run_id`` would do. Pure: no host is asked, no file read.
+
+    Raises:
+        PlanError: ranks have no place.
+        ClusterError: the model is a directory that the containers do not see.
+    """
     placement = place_ranks(config)
     asked = stages.Asked(config, run_id, placement)
     if not config.cluster.containers:

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
+from openclaw_core.cluster.copies.making import (
+    Making,
+    convert_spec,
+    download_spec,
+    hf_making,
+    token_path,
+    torch_dist_making,
+    with_token,
+)
 from openclaw_core.cluster.dry_run.masking import HIDDEN, masked, masked_text
 from openclaw_core.cluster.dry_run.nouns import LAUNCH, Action
+from openclaw_core.cluster.host_checks.container import inside_spec
+from openclaw_core.cluster.run_on_hosts import config_inside
 from openclaw_core.cluster.specs import (
     CODE,
-    MODELS,
     RAY_TOKEN,
     WORK,
     ContainerSpec,
     command_spec,
     container_name,
-    on_host,
+    host_path,
     ray_specs,
     run_path,
 )
 from openclaw_core.config.cluster import ClusterConfig, HostConfig
 from openclaw_core.config.schema import RunConfig
+from openclaw_core.engines.sglang.command import LAUNCHER, ServerAt, ServerCommand, engine_command, judge_command
+from openclaw_core.engines.sglang.where import engine_at, engine_name, judge_at, judge_name
 from openclaw_core.planning.placement import Placement
 from openclaw_core.weights.layout import hf_directory, torch_dist_directory
 
@@ -89,60 +101,59 @@ def distribute_image(asked: Asked) -> Iterator[Action]:
     stage, cluster, builder = "distribute-image", asked.cluster, _builder(asked.cluster)
     for host in cluster.hosts:
         if host.name != builder:
-            archive = f"{on_host(host, WORK / 'images')}/<sha256>.tar.zst, removed when it is loaded"
+            archive = f"{host_path(host, WORK / 'images')}/<sha256>.tar.zst, removed when it is loaded"
             details = {"from": f"{builder}, by the {LAUNCH}", "by_way_of": archive, "unless": "the same image is there"}
             yield Action(stage, host.name, "copy", f"image {cluster.image}, compressed, then loaded", details)
     yield Action(stage, LAUNCH, "file", "the wheel of this project", {"content": "this checkout's code"})
     for host in cluster.hosts:
-        place = on_host(host, CODE / CODE_DIGEST)
+        place = host_path(host, CODE / CODE_DIGEST)
         yield Action(stage, host.name, "copy", f"{place}/", {"content": "the wheel, unpacked", "unless": "it is there"})
         yield from _pushed(stage, asked, host)
 
 
 def _pushed(stage: str, asked: Asked, host: HostConfig) -> Iterator[Action]:
-    place = on_host(host, asked.inside)
+    place = host_path(host, asked.inside)
     note = {"mode": "644", "content": "the configuration with the containers' paths, without keys"}
     yield Action(stage, host.name, "file", f"{place}/config.json", note)
     yield Action(stage, host.name, "file", f"{place}/{RAY_TOKEN}", {"mode": "600", "content": HIDDEN})
     if host is asked.cluster.head:
-        content = "keys of gateway, control API, Ray, judge and simulator: ****"
+        content = "keys of gateway, control API, Ray, SGLang servers, judge and simulator: ****"
         yield Action(stage, host.name, "file", f"{place}/secrets.json", {"mode": "600", "content": content})
 
 
-def _inside_host(asked: Asked, stage: str, host: HostConfig, *, devices: bool) -> Action:
-    """A stage that a container on a host does by itself."""
-    command = ("stage", stage, "--run-dir", str(asked.inside))
-    spec = command_spec(asked.config, asked.run_id, host, stage, command, CODE_DIGEST, devices=devices)
-    return Action(stage, host.name, "container", f"{spec.name}, to its end", container_details(spec))
+def _to_its_end(spec: ContainerSpec) -> Action:
+    """A container that does a stage, or a part of it, and is gone then."""
+    return Action(spec.role, spec.host, "container", f"{spec.name}, to its end", container_details(spec))
 
 
 def download_model(asked: Asked) -> Iterator[Action]:
     """The model, on every host; one of them downloads it."""
-    stage, cluster, form = "download-model", asked.cluster, hf_directory(asked.config)
-    first = cluster.with_role("train")[0]
-    yield _inside_host(asked, stage, first, devices=False)
-    what = {"content": f"{asked.config.model.source}, files checked by sha256", "unless": "they are there, whole"}
-    token = {"mode": "600", "content": HIDDEN, "unless": "the hub asks for no token", "kept": "while it downloads"}
-    yield Action(stage, first.name, "file", f"{on_host(first, asked.inside)}/hub-token", token)
-    for host in cluster.hosts:
-        source = "the hub" if host is first else f"{first.name}, by the {LAUNCH}"
-        yield Action(stage, host.name, "copy", f"{_on(asked, host, form)}/", {"from": source, **what})
+    stage, config, making = "download-model", asked.config, hf_making(asked.config)
+    container = download_spec(config, asked.run_id, CODE_DIGEST)
+    if making.here:
+        what = {"from": config.model.source, "unless": "a host has it, whole"}
+        yield Action(stage, LAUNCH, "copy", f"{hf_directory(config)}/", what)
+    elif making.linked_to is not None:
+        yield _to_its_end(container)
+    else:
+        yield _to_its_end(with_token(container, asked.run_id))
+        token = {"mode": "600", "content": HIDDEN, "unless": "the run has no key of the hub", "kept": "while it downloads"}
+        yield Action(stage, making.maker.name, "file", str(token_path(making.maker, asked.run_id)), token)
+    first = f"the {LAUNCH}" if making.here else f"a link to {making.linked_to}" if making.linked_to else "the hub"
+    yield from _made_and_copied(stage, making, first, f"{config.model.source}, files checked by sha256")
 
 
 def convert_checkpoint(asked: Asked) -> Iterator[Action]:
     """The start weights, for trainer and scorer; the head makes them."""
-    stage, cluster, form = "convert-checkpoint", asked.cluster, torch_dist_directory(asked.config)
-    yield _inside_host(asked, stage, cluster.head, devices=True)
-    for host in cluster.hosts:
-        if {"train", "teacher"} & set(host.roles):
-            source = "the model" if host is cluster.head else f"{cluster.head.name}, by the {LAUNCH}"
-            details = {"from": source, "content": "the start weights", "unless": "they are there, whole"}
-            yield Action(stage, host.name, "copy", f"{_on(asked, host, form)}/", details)
+    yield _to_its_end(convert_spec(asked.config, asked.run_id, CODE_DIGEST))
+    yield from _made_and_copied("convert-checkpoint", torch_dist_making(asked.config), "the model", "the start weights")
 
 
-def _on(asked: Asked, host: HostConfig, form: Path) -> PurePosixPath:
-    """A model's directory on a host; it is at the same place below ``models``."""
-    return on_host(host, MODELS / form.relative_to(asked.config.paths.models))
+def _made_and_copied(stage: str, making: Making, first: str, content: str) -> Iterator[Action]:
+    for host in making.needing:
+        source = first if host is making.maker else f"{making.maker.name}, by the {LAUNCH}"
+        details = {"from": source, "content": content, "unless": "they are there, whole"}
+        yield Action(stage, host.name, "copy", f"{making.on(host)}/", details)
 
 
 LOOKS = (
@@ -160,11 +171,7 @@ def env_check(asked: Asked) -> Iterator[Action]:
         if host.npus:
             details = {"command": ["npu-smi", "info"], "for": "health, memory in use, processes and whose they are"}
             yield Action("env-check", host.name, "command", f"{host.npus} NPUs are looked at", details)
-        spec = command_spec(asked.config, asked.run_id, host, "env-check", (), CODE_DIGEST, devices=bool(host.npus))
-        command = (asked.cluster.python, "-c", "<host_checks/inside.py>", *(["--devices"] if host.npus else []))
-        yield Action(
-            "env-check", host.name, "container", f"{spec.name}, to its end", container_details(replace(spec, command=command))
-        )
+        yield _to_its_end(inside_spec(asked.config, asked.run_id, host, CODE_DIGEST, "<host_checks/inside.py>"))
 
 
 def launch_ray(asked: Asked) -> Iterator[Action]:
@@ -211,39 +218,74 @@ def train_loop(asked: Asked) -> Iterator[Action]:
     yield Action(stage, head.name, "process", f"Ray job {asked.run_id}-1, the training service", details)
     yield _port(stage, head.name, config.ports.gateway, "the gateway", f"{head.reached_at}, by the run's keys")
     yield _port(stage, head.name, config.ports.control, "the control API", "the run's token")
+    servers = config.engine.backend == "sglang"
     for role in asked.placement.roles:
+        if servers and role is asked.placement.engine:
+            continue
         for place, cards in zip(role.hosts, role.cards or ((),) * len(role.hosts), strict=True):
             on = {"npus": list(cards)} if cards else {}
             yield Action(stage, place, "process", f"{role.name}, {role.ranks} ranks", on)
-    if config.engine.backend == "sglang":
-        for index, place in enumerate(asked.placement.engine.hosts):
-            yield _port(stage, place, config.engine.sglang.port + index, f"SGLang, engine {index}", "loopback")
+    if servers:
+        yield from _engines(stage, asked)
     yield from _judge(stage, asked)
     trainers = [host for host in asked.cluster.hosts if host.name in asked.placement.trainer.hosts]
     for host in trainers:
-        where = on_host(host, asked.inside)
+        where = host_path(host, asked.inside)
         kept = f"newest {config.train.keep_last}, every {config.train.save_interval} steps"
         yield Action(
             stage, host.name, "file", f"{where}/checkpoints/", {"content": "this host's parts of checkpoints", "kept": kept}
         )
     more = "ledger.sqlite, metrics.jsonl, tables/, evaluation/, export/, logs/"
-    yield Action(stage, head.name, "file", f"{on_host(head, asked.inside)}/", {"content": more})
+    yield Action(stage, head.name, "file", f"{host_path(head, asked.inside)}/", {"content": more})
     yield Action(stage, LAUNCH, "file", f"{config.paths.runs}/{asked.run_id}/logs/", {"content": "logs of every host"})
 
 
+def _engines(stage: str, asked: Asked) -> Iterator[Action]:
+    config = config_inside(asked.config)
+    for index, place in enumerate(asked.placement.engine.hosts):
+        at = engine_at(config, asked.inside, index, HIDDEN)
+        command = engine_command(config, hf_directory(config), index=index, at=at, launcher=_launcher(asked))
+        yield from _server(stage, asked, place, engine_name(index), command, at, config.engine.sglang.port + index)
+
+
 def _judge(stage: str, asked: Asked) -> Iterator[Action]:
-    judge, placed = asked.config.judge, asked.placement.judge
-    if judge.client == "scripted":
+    config = config_inside(asked.config)
+    judge = config.judge
+    if config.judge_servers:
+        directory = config.paths.models / (judge.model or config.model.name) / "hf"
+        for host in asked.cluster.with_role("prm"):
+            at = judge_at(config, asked.inside, host, HIDDEN)
+            command = judge_command(config, directory, at=at, launcher=_launcher(asked))
+            yield from _server(stage, asked, host.name, judge_name(host), command, at, judge.server.port)
+    elif judge.client == "scripted":
         place = asked.cluster.with_role("prm")[0].name if judge.placement == "prm" else asked.cluster.head.name
         yield Action(stage, place, "process", "scripted judge")
-        return
-    urls = [masked_text(url) for url in judge.base_urls]
-    if placed is None:
+    else:
+        urls = [masked_text(url) for url in judge.base_urls]
         yield Action(stage, asked.cluster.head.name, "none", "the judge is asked, not started", {"urls": urls})
-        return
-    for place, cards in zip(placed.hosts, placed.cards, strict=True):
-        what = f"the judge's server is not started by the run: {placed.ranks} NPUs are left for it"
-        yield Action(stage, place, "none", what, {"npus": list(cards), "urls": urls})
+
+
+def _launcher(asked: Asked) -> tuple[str, ...]:
+    """The Python of the containers, not this machine's."""
+    return (asked.cluster.python, *LAUNCHER[1:])
+
+
+def _server(
+    stage: str, asked: Asked, place: str, name: str, command: ServerCommand, at: ServerAt, port: int
+) -> Iterator[Action]:
+    host = next(host for host in asked.cluster.hosts if host.name == place)
+    role = "head" if host is asked.cluster.head else "worker"
+    details: dict[str, Any] = {"npus": list(at.cards)} if at.cards else {}
+    details |= {
+        "command": [masked_text(word) for word in command.arguments],
+        "environment": masked(command.environment),
+        "in": container_name(asked.run_id, role),
+    }
+    yield Action(stage, place, "process", f"SGLang server {name}", details)
+    if at.key is not None:
+        key_file = host_path(host, PurePosixPath(at.key.file))
+        yield Action(stage, place, "file", str(key_file), {"mode": "600", "content": HIDDEN})
+    yield _port(stage, place, port, f"SGLang server {name}", f"{at.address}, by the run's key")
 
 
 def feeder(asked: Asked) -> Iterator[Action]:
@@ -269,8 +311,8 @@ def here(asked: Asked) -> Iterator[Action]:
     """A run without hosts: everything is on this machine, in processes."""
     config, runs = asked.config, asked.config.paths.runs / asked.run_id
     yield from _run_files("begin", str(runs))
-    yield Action("download-model", LAUNCH, "copy", f"{config.model.source} into {config.paths.models}/{config.model.name}/hf/")
-    yield Action("convert-checkpoint", LAUNCH, "copy", f"{config.paths.models}/{config.model.name}/torch_dist/")
+    yield Action("download-model", LAUNCH, "copy", f"{config.model.source} into {hf_directory(config)}/")
+    yield Action("convert-checkpoint", LAUNCH, "copy", f"{torch_dist_directory(config)}/")
     yield Action("env-check", LAUNCH, "look", "packages, memory, disk, ports")
     yield Action("launch-ray", LAUNCH, "process", "Ray's head")
     yield Action("train-loop", LAUNCH, "process", f"openclaw-rl serve --run-dir {runs}")

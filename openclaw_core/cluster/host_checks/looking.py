@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import structlog
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +24,7 @@ from openclaw_core.cluster.copies.code import digest_on
 from openclaw_core.cluster.docker.containers import Engine
 from openclaw_core.cluster.docker.errors import engine_errors
 from openclaw_core.cluster.host_checks import inside
+from openclaw_core.cluster.host_checks.container import inside_spec
 from openclaw_core.cluster.host_checks.facts import (
     Clock,
     EngineFacts,
@@ -39,18 +42,21 @@ from openclaw_core.cluster.host_checks.script import ask, remove_token, tokens_o
 from openclaw_core.cluster.hosts import Host, HostError, Hosts, Unreachable, on_each
 from openclaw_core.cluster.npu import NPU_SMI, Npus, processes_by_pid
 from openclaw_core.cluster.orphans import containers_of, holders, look_at
-from openclaw_core.cluster.specs import command_spec
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.errors import OpenClawError
 from openclaw_core.planning.architecture import read_architecture
 from openclaw_core.planning.disk import HostNeeds, host_needs
+from openclaw_core.planning.errors import PlanError
 from openclaw_core.planning.placement import Placement, place_ranks
 
-__all__ = ["HostCheck", "check_hosts", "table"]
+__all__ = ["HostCheck", "check_hosts", "print_table", "table"]
 
 log = structlog.get_logger(__name__)
 
-INSIDE_ROLE = "env-check"
+ALL_HOSTS = "all hosts"
+"""In place of a host's name."""
+WIDTH = 160
+"""Of the table where there is no terminal."""
 INSIDE_DEADLINE_S = 180
 """For a container that counts NPUs: torch_npu alone takes many seconds from a cold disk."""
 CLOCK_TRIES = 3
@@ -67,10 +73,14 @@ def check_hosts(
         code: Digest of the project's code that must be on every host; None: nothing was pushed yet.
         npu_smi: Where npu-smi is looked for.
 
-    Raises:
-        PlanError: roles do not fit the NPUs of the configuration; ``openclaw-rl plan`` says more.
+    Returns: rows host by host; one red row for all hosts where roles do not fit their NPUs, since what is asked of which host
+        is then not known.
     """
-    asked = make_asked(config, run_id, code)
+    try:
+        asked = make_asked(config, run_id, code)
+    except PlanError as error:
+        advice = "change roles, NPUs or ranks until `openclaw-rl plan` has a place for all; then the hosts are looked at"
+        return [HostCheck(ALL_HOSTS, "placement", str(error), False, advice)]
     token = secrets.token_hex(6)
     try:
         looked = on_each(hosts.all, lambda host: _lost_or(host, lambda: _look(host, hosts, asked, token, npu_smi)))
@@ -103,18 +113,23 @@ def _lost_row(lost: Lost) -> HostCheck:
     return HostCheck(lost.name, "ssh", lost.reason, False, f"{login} must work from this machine without a question")
 
 
-def table(rows: Sequence[HostCheck]) -> Table:
-    """Host by host, what is wrong in red and what deserves a look in yellow."""
-    made = Table("host", "check", "found", "what to do", header_style="bold")
+def print_table(rows: Sequence[HostCheck], not_counted: Collection[str] = ()) -> None:
+    """Show ``table`` on the terminal, or as plain text where the output goes elsewhere."""
+    Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(table(rows, not_counted))
+
+
+def table(rows: Sequence[HostCheck], not_counted: Collection[str] = ()) -> Table:
+    """Host by host, what is wrong in red and what deserves a look in yellow. ``not_counted``: checks that a person waived."""
+    made = Table("host", "check", "ok", "found", "what to do", header_style="bold")
     previous = None
     for row in rows:
         if previous not in (None, row.host):
             made.add_section()
         style = "red" if not row.ok else "yellow" if row.advice else ""
+        verdict = "yes" if row.ok else "not counted" if row.check in not_counted else "NO"
         # As text: what hosts say may hold what rich takes for markup.
-        made.add_row(
-            *(Text(cell, style) for cell in ("" if row.host == previous else row.host, row.check, row.value, row.advice))
-        )
+        cells = ("" if row.host == previous else row.host, row.check, verdict, row.value, row.advice)
+        made.add_row(*(Text(cell, style) for cell in cells))
         previous = row.host
     return made
 
@@ -203,13 +218,11 @@ def _engine_facts(engine: Engine, asked: Asked) -> EngineFacts:
 
 def _inside(host: Host, engine: Engine, asked: Asked) -> Inside | str:
     """What a container finds, or why it could not be asked."""
-    npus = bool(host.config.npus)
-    spec = command_spec(asked.config, asked.run_id, host.config, INSIDE_ROLE, (), asked.code or "none", devices=npus)
     source = Path(inside.__file__).read_text(encoding="utf-8")
-    command = (asked.cluster.python, "-c", source, *(["--devices"] if npus else []))
+    spec = inside_spec(asked.config, asked.run_id, host.config, asked.code or "none", source)
     lines: list[str] = []
     try:
-        engine.run_once(replace(spec, command=command), lines.append, INSIDE_DEADLINE_S)
+        engine.run_once(spec, lines.append, INSIDE_DEADLINE_S)
     except HostError as error:
         return str(error).removeprefix(f"host {host.name}: ")
     return parse_inside(lines)

@@ -186,6 +186,8 @@ def _wanted_ports(host: str, asked: Asked) -> Iterator[tuple[int, str]]:
         for index, at in enumerate(asked.placement.engine.hosts):
             if at == host:
                 yield config.engine.sglang.port + index, "engine.sglang.port"
+    if config.judge_servers and host in {each.name for each in asked.cluster.with_role("prm")}:
+        yield config.judge.server.port, "judge.server.port"
 
 
 def _interface(facts: HostFacts) -> HostCheck:

@@ -11,16 +11,18 @@ from typing import Any
 
 import structlog
 
+from openclaw_core.cluster.places import Place
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.engines.protocol import EngineError, GenerateRequest, RequestRefused, Tokens
 from openclaw_core.engines.sglang.capabilities import Capabilities
-from openclaw_core.engines.sglang.command import BACKENDS, server_command
+from openclaw_core.engines.sglang.command import BACKENDS, ServerAt, check_context_length, engine_command
 from openclaw_core.engines.sglang.http import Http
 from openclaw_core.engines.sglang.publish_types import Deadlines, State
 from openclaw_core.engines.sglang.publishing import Publisher
 from openclaw_core.engines.sglang.scoring import prefill_logprobs
 from openclaw_core.engines.sglang.server import SGLangServer
 from openclaw_core.engines.sglang.stream import AnswerReader
+from openclaw_core.engines.sglang.where import engine_name
 from openclaw_core.engines.sglang.wire import generate_body, penalty_restarts
 from openclaw_core.weights.publish import PublishedWeights
 
@@ -94,24 +96,26 @@ class SGLangEngine:
         directory: Path,
         *,
         index: int,
-        processes: Path,
+        place: Place,
+        at: ServerAt,
         logs: Path,
     ) -> SGLangEngine:
         """Start server ``index`` of a run with the model in ``directory``, whose weights are version 0, and wait for it.
 
-        ``processes`` and ``logs``: directories of the run. One that an earlier life of the run left there is ended first.
+        ``directory`` and ``logs`` are paths in that place. A server that an earlier life of the run left there is ended first.
 
         Raises:
             EngineError: it does not start, does not serve by its deadline, or is not supported. Its process is ended then.
         """
+        check_context_length(config, directory)
         sglang = config.engine.sglang
-        url, name = f"http://127.0.0.1:{sglang.port + index}", f"sglang-{index}"
-        command = server_command(config, directory, index=index)
+        url, name = at.url(sglang.port + index), engine_name(index)
+        command = engine_command(config, directory, index=index, at=at)
         server = SGLangServer(
-            name, command, url=url, directory=processes, log_file=logs / f"{name}.log", grace_s=sglang.stop_grace_s
+            name, command, url=url, place=place, log_file=logs / f"{name}.log", grace_s=sglang.stop_grace_s, key=at.key
         )
         await server.stop()
-        server.start()
+        await server.start()
         try:
             await server.wait_ready(sglang.start_deadline_s)
             return await cls.connect(
@@ -120,6 +124,7 @@ class SGLangEngine:
                 silence_s=config.engine.deadline_s,
                 health_s=sglang.health_s,
                 deadlines=Deadlines.of(sglang),
+                api_key=at.key.value if at.key is not None else None,
                 server=server,
             )
         except BaseException:

@@ -10,9 +10,9 @@ import httpx
 import structlog
 
 from openclaw_core.cluster.errors import ClusterError
-from openclaw_core.cluster.processes import OwnedProcess, Processes
+from openclaw_core.cluster.places import Place, Start
 from openclaw_core.engines.protocol import EngineError
-from openclaw_core.engines.sglang.command import ServerCommand
+from openclaw_core.engines.sglang.command import ServerCommand, ServerKey
 
 log = structlog.get_logger(__name__)
 
@@ -21,33 +21,40 @@ _LOG_LINES = 15
 
 
 class SGLangServer:
-    """``name``: of its record. ``directory``: where the run keeps records of its processes.
-
-    ``grace_s``: between SIGTERM and SIGKILL.
-    """
+    """``name``: of its record. ``place``: where it is started. ``grace_s``: between SIGTERM and SIGKILL."""
 
     def __init__(
-        self, name: str, command: ServerCommand, *, url: str, directory: Path, log_file: Path, grace_s: float = 30
+        self,
+        name: str,
+        command: ServerCommand,
+        *,
+        url: str,
+        place: Place,
+        log_file: Path,
+        grace_s: float = 30,
+        key: ServerKey | None = None,
     ) -> None:
         self.name = name
         self.url = url
-        self._command = command
-        self._processes = Processes(directory)
-        self._log_file = log_file
+        self._place = place
         self._grace_s = grace_s
+        self._key = key
+        private = (Path(key.file), key.text) if key is not None else None
+        self._start = Start(command.arguments, log_file, command.environment, private)
 
-    def start(self) -> OwnedProcess:
-        """Start it; it outlives this process. Raises EngineError: no such program, or it is running already."""
-        arguments, environment = self._command.arguments, self._command.environment
+    async def start(self) -> None:
+        """Start it. Raises EngineError: no such program, or it is running already."""
         try:
-            return self._processes.start(self.name, arguments, log_file=self._log_file, env=environment)
+            await self._place.start(self.name, self._start)
         except ClusterError as error:
-            raise EngineError(str(error)) from error
+            raise EngineError(f"SGLang server {self.name}: {error}") from error
 
-    @property
-    def process(self) -> OwnedProcess | None:
-        """The recorded process, if it is alive."""
-        return self._processes.find(self.name)
+    async def alive(self) -> bool:
+        """Whether its process runs. Raises EngineError where that cannot be told."""
+        try:
+            return await self._place.alive(self.name)
+        except ClusterError as error:
+            raise EngineError(f"SGLang server {self.name}: {error}") from error
 
     async def wait_ready(self, deadline_s: float) -> None:
         """Poll its health until it serves.
@@ -57,9 +64,9 @@ class SGLangServer:
         deadline = time.monotonic() + deadline_s
         async with httpx.AsyncClient(trust_env=False) as client:
             while True:
-                if self.process is None:
+                if not await self.alive():
                     raise EngineError(
-                        f"SGLang server {self.name} has ended before it served; its log ends:\n{self._log_tail()}"
+                        f"SGLang server {self.name} has ended before it served; its log ends:\n{await self._log_tail()}"
                     )
                 answer = await self._health(client, min(30.0, max(1.0, deadline - time.monotonic())))
                 if answer is None:
@@ -68,19 +75,19 @@ class SGLangServer:
                 if time.monotonic() > deadline:
                     raise EngineError(
                         f"SGLang server {self.name} does not serve {deadline_s:g} s after its start (last answer: {answer}); "
-                        f"its log ends:\n{self._log_tail()}"
+                        f"its log ends:\n{await self._log_tail()}"
                     )
                 await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> bool:
         """SIGTERM, after the grace SIGKILL, to its recorded process and its session. False where it was not running.
 
-        Raises EngineError where something of it is left.
+        Raises EngineError where something of it is left, or its host cannot be asked.
         """
         try:
-            return await asyncio.to_thread(self._processes.stop, self.name, self._grace_s)
+            return await self._place.stop(self.name, self._grace_s)
         except ClusterError as error:
-            raise EngineError(str(error)) from error
+            raise EngineError(f"SGLang server {self.name}: {error}") from error
 
     async def _health(self, client: httpx.AsyncClient, timeout_s: float) -> str | None:
         """/health runs one token and answers after a second at the earliest, 503 while it starts."""
@@ -92,6 +99,10 @@ class SGLangServer:
             return str(error) or type(error).__name__
         return None if response.status_code == httpx.codes.OK else f"status {response.status_code}"
 
-    def _log_tail(self) -> str:
-        record = self._processes.recorded(self.name)
-        return record.log_tail(_LOG_LINES) if record is not None else "(no log)"
+    async def _log_tail(self) -> str:
+        """SGLang writes all of its settings into its log, the key as well."""
+        try:
+            tail = await self._place.log_tail(self.name, _LOG_LINES)
+        except ClusterError as error:
+            return f"({error})"
+        return tail.replace(self._key.value, "****") if self._key is not None else tail
