@@ -96,9 +96,10 @@ image-context: setup
 test-cli: setup openclaw-cli
 	$(PY) -m pytest -m cli tests/cli
 
-# Two simulated hosts on this machine, each with SSH server, Docker engine and folders of its own. Needs root.
+# Simulated hosts on this machine, each with SSH server, Docker engine and folders of its own. Needs root. Two processes, each with
+# hosts of its own: the tests wait for others more than they compute.
 test-cluster: setup
-	OPENCLAW_REQUIRE_SIM=1 $(PY) -m pytest -m cluster tests/cluster
+	OPENCLAW_REQUIRE_SIM=1 $(PY) -m pytest -m cluster -n 2 --dist loadfile tests/cluster
 
 # Nothing is tested before the versions are known to be the image's.
 test-pins: $(PINS)/.installed

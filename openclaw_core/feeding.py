@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.runtime import FeederState, runtime_of
 from openclaw_core.errors import OpenClawError
 from openclaw_core.loop.client import OnWait
@@ -36,7 +37,8 @@ def stop_feeder(run: RunDir) -> None:
 
 
 def feeder_watch(run: RunDir) -> OnWait:
-    """A watcher for ControlClient.run_phase: raises FeederGone where the run's feeder has been dead for ABSENCE_S.
+    """A watcher for ControlClient.run_phase: raises FeederGone where the run's feeder has been dead for ABSENCE_S, ClusterError
+    where its host has not been reached for so long.
 
     A run that never had a feeder of its own is fed by people, and is not watched.
     """
@@ -44,7 +46,12 @@ def feeder_watch(run: RunDir) -> OnWait:
 
     def watch(_progress: str) -> None:
         nonlocal last_alive
-        feeder = feeder_state(run)
+        try:
+            feeder = feeder_state(run)
+        except ClusterError:  # one look over SSH may fail; the service may still be there
+            if time.monotonic() - last_alive > ABSENCE_S:
+                raise
+            return
         if feeder is None or feeder.alive:
             last_alive = time.monotonic()
         elif time.monotonic() - last_alive > ABSENCE_S:

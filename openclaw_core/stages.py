@@ -139,10 +139,10 @@ def env_verdict(rows: Sequence[Row]) -> StageResult:
     return {"stage": "env-check", "status": "done", "detail": f"{len(rows)} checks passed"}
 
 
-def launch_ray(config: RunConfig, run: RunDir) -> StageResult:
-    """Start the run's Ray, or take the one that is alive. Raises ClusterError."""
+def launch_ray(config: RunConfig, run: RunDir, *, unchanged: bool = False) -> StageResult:
+    """Start the run's Ray, or take the one that is alive; ``unchanged``: see Runtime.launch. Raises ClusterError."""
     with runtime_of(config, run) as runtime:
-        reused, where = runtime.launch()
+        reused, where = runtime.launch(unchanged=unchanged)
     return {"stage": "launch-ray", "status": "reused" if reused else "done", "detail": where}
 
 
@@ -177,7 +177,7 @@ def attach_service(config: RunConfig, run: RunDir) -> StageResult:
 
 def restart_service(config: RunConfig, run: RunDir) -> StageResult:
     """End a service that has fallen silent, with its Ray head if that is gone too, and submit it again."""
-    launch_ray(config, run)
+    launch_ray(config, run, unchanged=True)  # in the middle of a run: an edit of the checkout is no part of it
     ServiceJob(config, run).stop()
     return attach_service(config, run)
 

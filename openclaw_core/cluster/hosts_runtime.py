@@ -47,9 +47,10 @@ class HostsRuntime:
     def __exit__(self, *_error: object) -> None:
         self._stack.close()
 
-    def launch(self) -> tuple[bool, str]:
+    def launch(self, *, unchanged: bool = False) -> tuple[bool, str]:
         """See Runtime."""
-        push_project(self._run, self._hosts)
+        if not unchanged:
+            push_project(self._run, self._hosts)
         push_run(self._config, self._run, self._hosts)
         if not self._ray.alive():
             self._keep_lost_logs()

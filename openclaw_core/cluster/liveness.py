@@ -18,6 +18,8 @@ log = structlog.get_logger(__name__)
 
 PERIODS = 5
 """Pings within cluster.liveness_s."""
+STARTING_S = 60.0
+"""So much longer may a host's first answer take: its actor is a process that has to start."""
 
 
 class _Answering:
@@ -37,7 +39,7 @@ class Liveness:
             host.name: actor.options(num_cpus=0, max_restarts=-1, resources=on_host(cluster, host.name)).remote()
             for host in cluster.hosts
         }
-        self._seen = dict.fromkeys(self._actors, time.monotonic())
+        self._seen = dict.fromkeys(self._actors, time.monotonic() + STARTING_S)
         self._told: set[str] = set()
         self._tasks = [asyncio.create_task(self._watch(name), name=f"liveness-{name}") for name in self._actors]
 

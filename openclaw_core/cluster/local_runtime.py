@@ -30,7 +30,7 @@ class LocalRuntime:
     def __exit__(self, *_error: object) -> None:
         """Nothing is held."""
 
-    def launch(self) -> tuple[bool, str]:
+    def launch(self, *, unchanged: bool = False) -> tuple[bool, str]:
         """See Runtime."""
         if not self.ray_alive():
             self.keep_logs()  # of a head that has died: the new one starts with an empty directory

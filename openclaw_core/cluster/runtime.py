@@ -30,8 +30,11 @@ class Runtime(Protocol):
     look_every_s: float
     """Between two looks at the feeder, by whoever watches it."""
 
-    def launch(self) -> tuple[bool, str]:
-        """Have Ray with everything that the run needs. Whether it was there already, and where it is."""
+    def launch(self, *, unchanged: bool = False) -> tuple[bool, str]:
+        """Have Ray with everything that the run needs. Whether it was there already, and where it is.
+
+        ``unchanged``: with the code that the run has, whatever has become of this project's since.
+        """
         ...
 
     def ray_alive(self) -> bool:

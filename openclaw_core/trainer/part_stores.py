@@ -1,4 +1,4 @@
-"""One PartStore on every host of the cluster, so that a restart finds a checkpoint's parts wherever they were written."""
+"""One PartStore on every host of the trainer, so that a restart finds a checkpoint's parts wherever they were written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import structlog
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from openclaw_core.cluster.pinning import on_host
 from openclaw_core.config.schema import RunConfig
+from openclaw_core.planning.placement import place_ranks
 from openclaw_core.trainer.errors import TrainerError
 from openclaw_core.trainer.parts import PartStore, verify_on
 from openclaw_core.trainer.rank import host_name
@@ -32,6 +34,13 @@ class _HostStore(PartStore):
         return host_name(self._config)
 
 
+def nodes_with_parts(config: RunConfig, nodes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Ids of those of ``ray.nodes()`` that are alive and on which ranks of the trainer write."""
+    pins = {pin for host in place_ranks(config).trainer.hosts for pin in on_host(config.cluster, host)}
+    alive = [node for node in nodes if node["Alive"]]
+    return [node["NodeID"] for node in alive if not pins or pins & node["Resources"].keys()]
+
+
 class PartStores:
     """The stores of a run's checkpoints below ``root``, by host."""
 
@@ -40,9 +49,9 @@ class PartStores:
 
     @classmethod
     async def start(cls, config: RunConfig, root: Path) -> PartStores:
-        """An actor on every host that is alive. Raises TrainerError."""
+        """An actor on every host of the trainer that is alive: nobody else writes parts. Raises TrainerError."""
         actor = cast(Any, ray.remote(num_cpus=0)(_HostStore))
-        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+        nodes = nodes_with_parts(config, ray.nodes())
         stores = [
             actor.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
                 str(root), config.model_dump_json()
