@@ -11,15 +11,18 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Completed
 
 from flows.rollout_step import rollout_step
+from openclaw_core.config import RunConfig
 from openclaw_core.evaluation.beside import finish_trials, start_trials
 from openclaw_core.loop.client import ControlClient, drive
 from openclaw_core.loop.summary import Summary, summarise
+from openclaw_core.rundir import RunDir
 from tasks.evaluate import evaluate
 from tasks.export import export
 from tasks.feeder import FeederSwitch
 from tasks.policy import MUST_BE_TRUE_NOW, opened
 from tasks.reporting import TrainingReport, report_summary
 from tasks.service import restart_service, start_service
+from tasks.service_log import service_log_shown
 
 
 # A task, so that each step subflow gets a tracking key of its own: Prefect can then never take an old step's run for a
@@ -28,10 +31,23 @@ from tasks.service import restart_service, start_service
 def train_loop(run_dir: str, feeder: FeederSwitch) -> State[Summary]:
     """Attach to the service, evaluate, train, evaluate again, export."""
     config, run = opened(run_dir)
-    start_service(run_dir)
-    evaluate(run_dir, "before")
-    start_trials(config, run)
-    feeder.on.set()
+    with service_log_shown(config, run):
+        start_service(run_dir)
+        evaluate(run_dir, "before")
+        start_trials(config, run)
+        feeder.on.set()
+        _drive_steps(config, run)
+        feeder.off.set()
+        finish_trials(config, run)
+        evaluate(run_dir, "after")
+        export(run_dir)
+    summary = summarise(config, run)
+    report_summary(summary)
+    return Completed(message=_in_short(summary), data=summary)
+
+
+def _drive_steps(config: RunConfig, run: RunDir) -> None:
+    run_dir = str(run.path)
     with ControlClient.of(run, config) as client, _steps_without_heartbeat():
         report = TrainingReport(run.run_id, config.train.steps, client.status().step)
         drive(
@@ -39,13 +55,6 @@ def train_loop(run_dir: str, feeder: FeederSwitch) -> State[Summary]:
             run_step=lambda step: report.add(step, rollout_step(run_dir, step)),
             reattach=lambda: restart_service(run_dir),
         )
-    feeder.off.set()
-    finish_trials(config, run)
-    evaluate(run_dir, "after")
-    export(run_dir)
-    summary = summarise(config, run)
-    report_summary(summary)
-    return Completed(message=_in_short(summary), data=summary)
 
 
 def _in_short(summary: Summary) -> str:

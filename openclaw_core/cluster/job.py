@@ -82,12 +82,17 @@ class ServiceJob:
 
     def tail(self, lines: int = 40) -> str:
         """The last lines that the latest attempt wrote, its exception included."""
+        latest = self.latest_log()
+        return "\n".join(latest[1].splitlines()[-lines:]) if latest is not None else ""
+
+    def latest_log(self) -> tuple[int, str] | None:
+        """Number of the latest attempt, and all that it wrote so far; None before the first one."""
         latest = self._latest()
         if latest is None or latest.submission_id is None:
-            return ""
+            return None
         submission_id = latest.submission_id
         text: str = self._ask(lambda: self._client.get_job_logs(submission_id))
-        return "\n".join(text.splitlines()[-lines:])
+        return _attempt(latest), text
 
     def keep_logs(self) -> None:
         """Write what every attempt wrote so far into the run's logs, as service-<attempt>.log."""

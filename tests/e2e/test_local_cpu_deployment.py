@@ -13,7 +13,8 @@ from uuid import UUID
 import psutil
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
+from prefect.client.schemas.objects import Log
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from transformers import AutoModelForCausalLM
 
@@ -120,6 +121,19 @@ def test_prefect_has_a_run_for_every_step_and_the_artifacts(launched: Launched, 
     assert [(step.name, step.state_name) for step in steps] == [("step-00001", "Completed"), ("step-00002", "Completed")]
     assert phases == list(PHASES)
     assert {"env-check", "train-progress", "train-metrics", "summary"} <= artifacts
+
+
+def test_what_the_service_and_its_ranks_wrote_is_on_the_runs_page(launched: Launched, ports: dict[str, int]):
+    wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[launched.flow_run_id]))
+    lines: list[Log] = []
+    api = {PREFECT_API_URL: f"http://127.0.0.1:{ports['ports.prefect']}/api"}
+    with temporary_settings(api), get_client(sync_client=True) as client:
+        while page := client.read_logs(wanted, limit=200, offset=len(lines)):
+            lines += page
+    texts = [line.message for line in lines]
+    assert sum("event=service_ready" in text for text in texts) == 1
+    assert any("TrainerWorker" in text for text in texts)
+    assert not any("event=chat_answered" in text for text in texts), "single turns are in the ledger"
 
 
 def test_nothing_of_the_run_is_left_but_prefect(launched: Launched, state: Path):
