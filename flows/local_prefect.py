@@ -18,6 +18,7 @@ from prefect.workers.process import ProcessWorker
 
 import blocks
 from blocks import ClusterBlock, ModelBlock
+from flows.crashed import keep_automation
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.ports import check_ports
 from openclaw_core.cluster.processes import OwnedProcess, Processes
@@ -50,7 +51,7 @@ class LocalPrefect:
         return cls(state, _port(server)) if server else None
 
     def start(self, config: RunConfig) -> None:
-        """Bring up server, pool, blocks, deployments and worker; what is up already is kept.
+        """Bring up server, pool, blocks, deployments, the automation for crashed runs and worker; what is up already is kept.
 
         Raises:
             ClusterError: the port is taken by somebody else, or a part does not come up in its time.
@@ -59,6 +60,7 @@ class LocalPrefect:
         with temporary_settings({PREFECT_API_URL: self.api}):
             _create_pool()
             _save_blocks()
+            keep_automation()
         self._deploy()
         if self._processes.find(WORKER) is None:
             self._launch(WORKER, "worker", "start", "--pool", POOL, "--type", "process")

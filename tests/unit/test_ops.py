@@ -68,12 +68,13 @@ def test_the_units_run_with_what_make_up_gives() -> None:
 
 def test_the_worker_deploys_what_this_checkout_has() -> None:
     pools = {each["work_pool"]["name"] for each in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]}
-    commands = [line.split("-m prefect ")[1] for line in unit("worker")[1]]
+    commands = [line.split(" -m ")[1] for line in unit("worker")[1]]
     assert pools == {POOL}
-    assert commands[:3] == [
-        "block register --module blocks",
-        f"work-pool create {POOL} --type process",
-        "deploy --all --no-prompt",
+    assert commands[:4] == [
+        "prefect block register --module blocks",
+        f"prefect work-pool create {POOL} --type process",
+        "prefect deploy --all --no-prompt",
+        "flows.crashed",
     ]
 
 
