@@ -117,6 +117,15 @@ class ClusterBlock(Block):
     liveness_s: float | None = Field(
         default=None, title="Silence of a host", description="Seconds after which the loop says that it is gone."
     )
+    ray_health_period_s: float | None = Field(
+        default=None, title="Ray's looks at a host", description="Seconds between two of them."
+    )
+    ray_health_timeout_s: float | None = Field(
+        default=None, title="Deadline of such a look", description="Seconds until it counts as unanswered."
+    )
+    ray_health_failures: int | None = Field(
+        default=None, title="Unanswered looks", description="So many in a row, and Ray gives the host up."
+    )
     ray_object_store_mb: int | None = Field(
         default=None, title="Ray's object store", description="MB of shared memory on each host."
     )

@@ -197,7 +197,7 @@ def _ray(
         role=role,
         image=_image(cluster),
         command=(*command, *(f"{name}={value}" for name, value in options.items()), *(["--head"] if role == "head" else [])),
-        environment=environment(cluster, host, code) | _ray_environment(str(token), cards),
+        environment=environment(cluster, host, code) | _ray_environment(cluster, str(token), cards),
         mounts=mounts(cluster, host, npu=True),
         devices=npu_devices(host),
         labels=labels(run_id, host, role),
@@ -232,7 +232,7 @@ def resources(host: HostConfig, placement: Placement) -> dict[str, float]:
     return found
 
 
-def _ray_environment(token_file: str, cards: tuple[int, ...]) -> dict[str, str]:
+def _ray_environment(cluster: ClusterConfig, token_file: str, cards: tuple[int, ...]) -> dict[str, str]:
     values = {
         # GCS and raylet listen on every interface whatever the options say: the token is what keeps others out. By file,
         # since a container's environment can be read by whoever may ask Docker.
@@ -241,11 +241,10 @@ def _ray_environment(token_file: str, cards: tuple[int, ...]) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         "RAY_enable_open_telemetry": "0",
-        # With the defaults a lost host is noticed after a minute. Too short, and a host that is merely busy is given up.
         "RAY_health_check_initial_delay_ms": "5000",
-        "RAY_health_check_period_ms": "3000",
-        "RAY_health_check_timeout_ms": "10000",
-        "RAY_health_check_failure_threshold": "5",
+        "RAY_health_check_period_ms": f"{1000 * cluster.ray_health_period_s:.0f}",
+        "RAY_health_check_timeout_ms": f"{1000 * cluster.ray_health_timeout_s:.0f}",
+        "RAY_health_check_failure_threshold": str(cluster.ray_health_failures),
     }
     if cards:
         values["ASCEND_RT_VISIBLE_DEVICES"] = ",".join(map(str, cards))

@@ -138,6 +138,14 @@ class ClusterConfig(Section):
     ray_deadline_s: float = Field(default=120, gt=0, description="How long Ray may take until all hosts have joined.")
     silence_s: float = Field(default=60, gt=0, description="Silence of the training service after which it is started again.")
     liveness_s: float = Field(default=10, gt=0, description="Silence of a host after which /status and the log say so.")
+    ray_health_period_s: float = Field(default=3, gt=0, description="Between two looks of Ray's head at a host.")
+    ray_health_timeout_s: float = Field(default=10, gt=0, description="Deadline of one such look.")
+    ray_health_failures: int = Field(
+        default=5,
+        ge=1,
+        description="So many looks in a row without an answer, and Ray gives the host up, and its processes end. Too few: a "
+        "host that is merely busy is given up; Ray's own settings notice a lost one only after a minute.",
+    )
     ray_object_store_mb: int = Field(default=1500, ge=100, description="Shared memory of Ray's object store on each host.")
 
     @model_validator(mode="after")

@@ -124,6 +124,7 @@ def test_a_block_carries_every_field(tmp_path: Path) -> None:
         "https_proxy": "http://p:2",
         "no_proxy": "x",
         **{"start_deadline_s": 1.0, "ray_deadline_s": 2.0, "silence_s": 3.0, "liveness_s": 4.0, "ray_object_store_mb": 500},
+        **{"ray_health_period_s": 6.0, "ray_health_timeout_s": 7.0, "ray_health_failures": 8},
     }
     cluster = cluster_from_file(written(tmp_path, said), "4b-2nodes")
     assert set(said) | {"containers"} == set(ClusterConfig.model_fields)
