@@ -58,6 +58,11 @@ class ServiceState:
     """Why the start or the last phase failed."""
     shutdown: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def end(self) -> None:
+        """From here on the control API says that the service is stopping."""
+        self.loop = self.phases = None
+        self.error = "the service is stopping"
+
     def ready(self) -> tuple[Loop, PhaseRunner]:
         """Loop and phases, or 503 while the service is loading."""
         if self.loop is None or self.phases is None:

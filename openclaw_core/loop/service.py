@@ -64,8 +64,6 @@ async def serve(run: RunDir) -> None:
         loop, phases = state.ready()
         await phases.finish()
         await loop.checkpoint()
-        state.loop = state.phases = None  # from here on the control API says that the service is stopping
-        state.error = "the service is stopping"
 
 
 async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: contextlib.AsyncExitStack) -> FastAPI:
@@ -107,6 +105,7 @@ async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: 
     await starting
     await loop.resume()
     state.loop, state.phases = loop, PhaseRunner(loop)
+    stack.callback(state.end)  # before the parts that /status asks are gone, also where the gateway cannot listen
     deps = GatewayDeps(config, KeyFile(run), renderer, router, room, intake)
     app = create_app(deps, ledger.waiting(), [*_readings(loop, router), *judge_readings(intake.judge)])
     liveness = _watch_hosts(config, stack)

@@ -125,7 +125,8 @@ async def serving(directory: Path, arguments: Sequence[str] = (), **overrides: A
     config, keys = run.config(), run.secrets()
     work = asyncio.create_task(serve(run))
     users = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{config.ports.gateway}/v1", api_key=keys.api_key, max_retries=0)
-    engine = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60)
+    key = {"Authorization": f"Bearer {keys.server_key}"}
+    engine = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=key, trust_env=False, timeout=60)
     with ControlClient.of(run, config) as control:
         async with users, engine:
             service = Service(run, users, control, engine)

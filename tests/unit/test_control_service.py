@@ -26,9 +26,14 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.fixture
-async def api(world: World) -> AsyncIterator[httpx.AsyncClient]:
+def state(world: World) -> ServiceState:
     state = ServiceState("run", 3, 2, "token", loop=world.loop, phases=PhaseRunner(world.loop))
     state.advice = lambda: world.intake.judge.outage.alert
+    return state
+
+
+@pytest.fixture
+async def api(state: ServiceState) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(create_control_app(state, Path("export")))
     async with httpx.AsyncClient(
         transport=transport, base_url="http://control", headers={"Authorization": "Bearer token"}
@@ -69,3 +74,11 @@ async def test_status_says_that_the_judge_is_away(world: World, api: httpx.Async
     assert status["judge"]["alert"] == status["advice"]
     assert "OPENCLAW_JUDGE_API_KEY" in status["advice"]
     world.intake.judge.outage.stop()
+
+
+async def test_status_answers_while_the_parts_end(world: World, state: ServiceState, api: httpx.AsyncClient) -> None:
+    assert (await api.get("/status")).json()["state"] == "ready"
+    state.end()
+    world.ledger.close()
+    told = (await api.get("/status")).json()
+    assert (told["state"], told["error"]) == ("failed", "the service is stopping")
