@@ -96,6 +96,11 @@ class RunConfig(Section):
         return f"http://{self.cluster.head_address}:{self.ports.gateway}/v1"
 
     @property
+    def judge_model(self) -> str:
+        """Directory under paths.models of the model that judges (judge.client sglang); the trained one where none is named."""
+        return self.judge.model or self.model.name
+
+    @property
     def judge_servers(self) -> bool:
         """Whether the run starts the judge's servers itself, on the hosts with the role prm."""
         return self.judge.client == "sglang" and self.judge.placement == "prm" and not self.judge.base_urls

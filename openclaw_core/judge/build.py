@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openclaw_core.config.schema import RunConfig
@@ -12,6 +11,7 @@ from openclaw_core.judge.openai_client import HEADERS, OpenAIJudge
 from openclaw_core.judge.prompting import JudgePrompts
 from openclaw_core.judge.scripted import ScriptedJudge
 from openclaw_core.judge.servers import Servers
+from openclaw_core.weights.layout import judge_directory
 
 if TYPE_CHECKING:
     from openclaw_core.judge.sglang_client import SGLangJudge
@@ -61,8 +61,7 @@ def _sglang(config: RunConfig, api_key: str | None) -> SGLangJudge:
     from openclaw_core.gateway.rendering import ChatRenderer
     from openclaw_core.judge.sglang_client import SGLangJudge
 
-    model = config.judge.model or config.model.name
-    directory: Path = config.paths.models / model / "hf"
+    model, directory = config.judge_model, judge_directory(config)
     try:
         renderer = ChatRenderer.from_pretrained(directory)
     except (OSError, RenderError) as error:

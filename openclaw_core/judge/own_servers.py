@@ -16,6 +16,7 @@ from openclaw_core.engines.sglang.server import SGLangServer
 from openclaw_core.engines.sglang.where import judge_at, judge_name
 from openclaw_core.planning.placement import place_ranks
 from openclaw_core.rundir import RunDir
+from openclaw_core.weights.layout import judge_directory
 
 log = structlog.get_logger(__name__)
 
@@ -73,10 +74,10 @@ class JudgeServers:
 def judge_server(config: RunConfig, run: RunDir, host: HostConfig) -> SGLangServer:
     """The one on that host."""
     at, name = judge_at(config, run.path, host, run.secrets().server_key), judge_name(host)
-    server, model = config.judge.server, config.judge.model or config.model.name
+    server = config.judge.server
     return SGLangServer(
         name,
-        judge_command(config, config.paths.models / model / "hf", at=at),
+        judge_command(config, judge_directory(config), at=at),
         url=at.url(server.port),
         place=OnHost(host.name, run.processes, on_prm_host(config.cluster, host.name, place_ranks(config))),
         log_file=run.logs / f"{name}.log",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.planning.errors import PlanError
-from openclaw_core.weights.layout import hf_directory
+from openclaw_core.weights.layout import hf_directory, judge_directory
 from openclaw_core.weights.spec import ModelSpec
 
 KNOWN = Path(__file__).parent / "models"
@@ -40,8 +40,7 @@ def judge_architecture(config: RunConfig) -> Architecture | None:
 
     Raises ModelError where the file's model is not one that can be counted.
     """
-    name = config.judge.model or config.model.name
-    source = _source(config.paths.models / name / "hf" / "config.json", name)
+    source = _source(judge_directory(config) / "config.json", config.judge_model)
     return None if source is None else Architecture(ModelSpec.from_hf(source), source)
 
 

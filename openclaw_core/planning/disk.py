@@ -54,7 +54,7 @@ def host_needs(config: RunConfig, spec: ModelSpec, placement: Placement) -> list
             items["model (HF)"] = hf_parameters(spec) * _HF_BYTES
         if any(role.ranks_on(host.name) for role in placement.roles if role is not placement.engine):
             items["start weights (torch_dist)"] = model_bytes(spec, config.model.dtype, 1)
-        own = (config.judge.model or config.model.name) == config.model.name
+        own = config.judge_model == config.model.name
         if "prm" in host.roles and not (own and "model (HF)" in items):
             items["judge's model"] = hf_parameters(spec) * _HF_BYTES if own else None
         if ranks := trainer.ranks_on(host.name):

@@ -12,6 +12,11 @@ def hf_directory(config: RunConfig) -> Path:
     return config.paths.models / config.model.name / "hf"
 
 
+def judge_directory(config: RunConfig) -> Path:
+    """The same of the model that judges."""
+    return config.paths.models / config.judge_model / "hf"
+
+
 def torch_dist_directory(config: RunConfig) -> Path:
     """The start weights in Megatron's form (stage convert-checkpoint)."""
     return config.paths.models / config.model.name / f"torch_dist-{config.model.dtype}"

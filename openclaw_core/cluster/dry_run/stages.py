@@ -36,7 +36,7 @@ from openclaw_core.config.schema import RunConfig
 from openclaw_core.engines.sglang.command import LAUNCHER, ServerAt, ServerCommand, engine_command, judge_command
 from openclaw_core.engines.sglang.where import engine_at, engine_name, judge_at, judge_name
 from openclaw_core.planning.placement import Placement
-from openclaw_core.weights.layout import hf_directory, torch_dist_directory
+from openclaw_core.weights.layout import hf_directory, judge_directory, torch_dist_directory
 
 CODE_DIGEST = "<code digest>"
 """In place of the digest of this project's code, which is known when its wheel is built."""
@@ -252,10 +252,9 @@ def _judge(stage: str, asked: Asked) -> Iterator[Action]:
     config = config_inside(asked.config)
     judge = config.judge
     if config.judge_servers:
-        directory = config.paths.models / (judge.model or config.model.name) / "hf"
         for host in asked.cluster.with_role("prm"):
             at = judge_at(config, asked.inside, host, HIDDEN)
-            command = judge_command(config, directory, at=at, launcher=_launcher(asked))
+            command = judge_command(config, judge_directory(config), at=at, launcher=_launcher(asked))
             yield from _server(stage, asked, host.name, judge_name(host), command, at, judge.server.port)
     elif judge.client == "scripted":
         place = asked.cluster.with_role("prm")[0].name if judge.placement == "prm" else asked.cluster.head.name

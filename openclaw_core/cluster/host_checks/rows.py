@@ -250,7 +250,7 @@ def _code(facts: HostFacts, code: str) -> HostCheck:
 
 def _model(facts: HostFacts, everyone: Sequence[HostFacts], asked: Asked) -> Iterator[HostCheck]:
     roles = [role for role in (*asked.placement.roles, asked.placement.judge) if role is not None]
-    own_judge = (asked.config.judge.model or asked.config.model.name) == asked.config.model.name
+    own_judge = asked.config.judge_model == asked.config.model.name
     if not any(role.ranks_on(facts.name) and (role.name != "judge" or own_judge) for role in roles):
         return
     name = asked.config.model.name

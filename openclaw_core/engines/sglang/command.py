@@ -98,9 +98,8 @@ def judge_command(
 ) -> ServerCommand:
     """For a server of the judge with its model in ``directory``, on all of the cards that are its own."""
     server, at = config.judge.server, at or ServerAt()
-    name = config.judge.model or config.model.name
     arguments = [
-        *_arguments(server, directory, name, server.port, at, launcher),
+        *_arguments(server, directory, config.judge_model, server.port, at, launcher),
         *("--tp-size", str(len(at.cards) or 1)),
     ]
     if server.context_length is not None:
