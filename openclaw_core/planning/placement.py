@@ -45,7 +45,7 @@ class Placement:
     scorer: Role | None
     engine: Role
     judge: Role | None = None
-    """A server on each host with the role prm, on the NPUs that the others leave; None where the judge has no NPUs here."""
+    """A server on each host with the role prm, on the NPUs that the others leave; None where the run starts none."""
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -82,7 +82,7 @@ def place_ranks(config: RunConfig) -> Placement:
         trainer=rooms.take("trainer", "train", train.tensor_parallel, train.data_parallel),
         engine=rooms.take("engine", "rollout", engine_ranks, engine.count),
         scorer=rooms.take("scorer", "teacher", scorer.tensor_parallel, scorer.data_parallel) if separate else None,
-        judge=rooms.rest("judge", "prm") if config.judge.client == "sglang" else None,
+        judge=rooms.rest("judge", "prm") if config.judge_servers else None,
     )
 
 
@@ -148,7 +148,7 @@ class _Rooms:
     def rest(self, name: str, role: str) -> Role | None:
         """A copy on each host of the role, on as many of its free NPUs as every one of them has: a power of two.
 
-        None where no host has the role, as where the judge is somewhere else.
+        None where no host of the role has NPUs.
         """
         hosts = [host for host in self._hosts if role in host.roles and host.npus]
         if not hosts:

@@ -117,6 +117,7 @@ def test_a_judge_of_another_size_is_counted_where_its_sizes_are_known() -> None:
     assert "not counted, the sizes of its model are not known" in text_of(plan("4b-2nodes", {"judge.model": "Other-7B"}))
     elsewhere = {"judge.client": "openai", "judge.base_urls": ["https://j/v1"], "judge.model": "j"}
     assert plan("4b-2nodes", elsewhere).placement.judge is None
+    assert plan("4b-2nodes", {"judge.base_urls": ["http://j:30000"]}).placement.judge is None
     assert "judge: openai, without NPUs of these hosts" in text_of(plan("4b-2nodes", elsewhere))
 
 

@@ -139,7 +139,7 @@ def _needed_modules(facts: HostFacts, asked: Asked) -> Iterator[str]:
         yield "megatron.core"
         if facts.config.npus:
             yield "mindspeed"
-    rollout, judge = asked.config.engine.backend == "sglang", asked.config.judge.client == "sglang"
+    rollout, judge = asked.config.engine.backend == "sglang", asked.config.judge_servers
     if (rollout and has("rollout")) or (judge and has("prm") and facts.config.npus):
         yield "sglang"
 
