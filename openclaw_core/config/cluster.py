@@ -52,8 +52,10 @@ class HostConfig(Section):
     """One host, what it does and how it is reached."""
 
     name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="Lower-case letters, digits and '-'.")
-    roles: tuple[RoleName, ...] = Field(min_length=1)
-    npus: int = Field(default=0, ge=0, le=16)
+    roles: tuple[RoleName, ...] = Field(
+        min_length=1, description="What the host does: head, train, scorer, rollout, prm; local alone on one machine."
+    )
+    npus: int = Field(default=0, ge=0, le=16, description="NPUs of the host.")
     address: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9.:-]+$",
@@ -65,7 +67,7 @@ class HostConfig(Section):
         default=PurePosixPath("/data/openclaw"),
         description="Everything that is kept on the host is below it: models, code, runs. A disk of its own.",
     )
-    docker_socket: HostPath = PurePosixPath("/var/run/docker.sock")
+    docker_socket: HostPath = Field(default=PurePosixPath("/var/run/docker.sock"), description="Of the host's Docker engine.")
     interface: str | None = Field(
         default=None, description="Network interface for HCCL and gloo; None: the one that has the address."
     )
@@ -92,7 +94,7 @@ class SshConfig(Section):
     host_keys: Literal["verify", "accept-new"] = Field(
         default="verify", description="accept-new: the key of a host that is not known yet is taken and kept."
     )
-    connect_timeout_s: int = Field(default=10, ge=1, le=600)
+    connect_timeout_s: int = Field(default=10, ge=1, le=600, description="For an SSH connection.")
     command_timeout_s: float = Field(default=120, gt=0, description="For a command that only looks or arranges something.")
 
 
@@ -103,8 +105,8 @@ class BuildConfig(Section):
     dockerfile: str = Field(default="Dockerfile", description="Below the context.")
     host: str | None = Field(default=None, description="Name of the host that builds; None: the first one.")
     args: Variables = Field(default_factory=dict, description="Build arguments, mirrors and proxies among them.")
-    network: Literal["default", "host", "none"] = "default"
-    deadline_s: float = Field(default=7200, gt=0)
+    network: Literal["default", "host", "none"] = Field(default="default", description="Of the build's containers.")
+    deadline_s: float = Field(default=7200, gt=0, description="Of one build.")
 
 
 class MountConfig(Section):
@@ -112,7 +114,7 @@ class MountConfig(Section):
 
     source: HostPath
     target: HostPath
-    read_only: bool = True
+    read_only: bool = Field(default=True, description="The container cannot write there.")
 
 
 class ClusterConfig(Section):
@@ -121,9 +123,11 @@ class ClusterConfig(Section):
     containers: bool = Field(default=False, description="Run Ray in Docker containers of the project's image.")
     image: str | None = Field(default=None, description="Image name and tag; needed with containers.")
     build: BuildConfig | None = Field(default=None, description="None: the image must be on a host already.")
-    hosts: tuple[HostConfig, ...] = Field(min_length=1)
+    hosts: tuple[HostConfig, ...] = Field(min_length=1, description="Every host with its roles.")
     ssh: SshConfig = Field(default_factory=SshConfig)
-    mounts: tuple[MountConfig, ...] = ()
+    mounts: tuple[MountConfig, ...] = Field(
+        default=(), description="Directories of the hosts that containers see, over those of the project and of the driver."
+    )
     environment: Variables = Field(default_factory=dict, description="Of every container; no secrets: they are shown.")
     python: str = Field(default="python", description="The interpreter inside the container.")
     shm_size_mb: int = Field(default=64_000, ge=64, description="/dev/shm of a container; shared with nobody.")

@@ -122,7 +122,7 @@ class OpenClawCLIConfig(Section):
 class FeederConfig(Section):
     """The simulated people."""
 
-    personas: tuple[str, ...] = ("student", "ta", "teacher")
+    personas: tuple[str, ...] = Field(default=("student", "ta", "teacher"), description="Files of the set, by name.")
     persona_set: str = Field(
         default="local",
         description="local, homework, homework-zh (Chinese), or the path of a directory of your own with <persona>.yaml files.",
@@ -150,11 +150,11 @@ class FeederConfig(Section):
     shard: int = Field(default=0, ge=0, description="Which of the shards this feeder asks; others ask the rest.")
     shards: int = Field(default=1, ge=1, description="Problem n belongs to shard n modulo shards.")
     epochs: int = Field(default=0, ge=0, description="Passes over the problems until the feeder ends; 0: for ever.")
-    max_question_chars: int = Field(default=165, ge=20)
-    sessions_in_flight: int = Field(default=16, ge=1)
-    max_turns: int = Field(default=2, ge=1)
+    max_question_chars: int = Field(default=165, ge=20, description="Longer problems are left out.")
+    sessions_in_flight: int = Field(default=16, ge=1, description="Sessions at a time.")
+    max_turns: int = Field(default=2, ge=1, description="Answers of a session; a person who is not satisfied by then gives up.")
     quote_words: int = Field(default=20, ge=1, description="Words of the previous person's result that the next one quotes.")
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, description="Of the problems, and of what people say.")
     cli: OpenClawCLIConfig = Field(default_factory=OpenClawCLIConfig)
 
     @model_validator(mode="after")
@@ -167,9 +167,9 @@ class FeederConfig(Section):
 class EvaluationConfig(Section):
     """Held-out problems, asked at version 0 and at the end; and how many sessions people need (docs/EVALUATION.md)."""
 
-    problems: int = Field(default=64, ge=1)
-    seed: int = Field(default=7, ge=0)
-    concurrency: int = Field(default=48, ge=1)
+    problems: int = Field(default=64, ge=1, description="Held-out problems; each is asked for every person.")
+    seed: int = Field(default=7, ge=0, description="Of the held-out problems and of their sampling.")
+    concurrency: int = Field(default=48, ge=1, description="Questions asked at a time.")
     consecutive: int = Field(
         default=3, ge=1, description="First answers in a row that meet a persona's rule: it has converged."
     )

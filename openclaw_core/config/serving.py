@@ -12,7 +12,7 @@ from openclaw_core.config.section import Section, on_off
 class ServerConfig(Section):
     """An SGLang server that a run starts. Which versions are supported: docs/SGLANG.md."""
 
-    device: Literal["npu", "cuda", "cpu"] = "npu"
+    device: Literal["npu", "cuda", "cpu"] = Field(default="npu", description="What SGLang runs on.")
     port: int = Field(ge=1, le=65535)
     attention_backend: str | None = Field(
         default=None, description="None: ascend on npu, torch_native on cpu, else its choice."
@@ -82,10 +82,12 @@ class JudgeServerConfig(ServerConfig):
 class EngineConfig(Section):
     """The inference engine."""
 
-    backend: Literal["local", "sglang"] = "local"
-    count: int = Field(default=1, ge=1)
-    dtype: Literal["bf16", "fp32"] = "bf16"
-    threads: int = Field(default=2, ge=1)
+    backend: Literal["local", "sglang"] = Field(
+        default="local", description="local: this project's development engine, on CPU. sglang: a server for each engine."
+    )
+    count: int = Field(default=1, ge=1, description="Engines; requests go to the one with the fewest.")
+    dtype: Literal["bf16", "fp32"] = Field(default="bf16", description="Of the weights that are served.")
+    threads: int = Field(default=2, ge=1, description="CPU threads per engine (local).")
     max_batch: int = Field(default=48, ge=1, description="Requests decoded together.")
     max_queue: int = Field(default=1024, ge=1, description="Requests that wait for a place among those; more are refused.")
     cache_tokens: int = Field(
@@ -105,15 +107,17 @@ class EngineConfig(Section):
 class GatewayConfig(Section):
     """The OpenAI endpoint."""
 
-    host: str = "127.0.0.1"
-    session_idle_s: float = Field(default=900, gt=0)
+    host: str = Field(default="127.0.0.1", description="Address that gateway and control API listen on.")
+    session_idle_s: float = Field(
+        default=900, gt=0, description="A session without a request for so long is closed: its last answer gets no reaction."
+    )
     session_inference: Annotated[Literal["on", "off"], BeforeValidator(on_off)] = Field(
         default="on",
         description="on: a request without a session id belongs to the session whose history it goes on from, else opens one. "
         "off: it is a side turn, from which nothing is learned.",
     )
     max_sessions: int = Field(default=100_000, ge=1, description="More than these: the one idle longest is ended.")
-    max_body_bytes: int = Field(default=4_000_000, ge=1000)
+    max_body_bytes: int = Field(default=4_000_000, ge=1000, description="Of one request; a larger one gets a 413.")
     max_messages: int = Field(default=4096, ge=1, description="Messages of one request.")
     history: Literal["rendered", "bridged"] = Field(
         default="rendered",

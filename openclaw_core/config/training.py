@@ -13,9 +13,14 @@ class RolloutConfig(Section):
     """How answers are sampled and collected into batches."""
 
     batch_size: int = Field(default=16, ge=1, description="Samples with a signal per step (ALGORITHM: N).")
-    max_response_tokens: int = Field(default=64, ge=1)
+    max_response_tokens: int = Field(default=64, ge=1, description="An answer is cut off here.")
     temperature: float = Field(default=0.7, gt=0, le=2, description="Pinned on main turns; 0 is not trainable.")
-    repetition_penalty: float = Field(default=1.0, ge=1, le=2)
+    repetition_penalty: float = Field(
+        default=1.0,
+        ge=1,
+        le=2,
+        description="Of main turns; 1: none. Above 1 it shapes what is sampled, and the loss corrects for that.",
+    )
     sampling: Literal["pin", "honour"] = Field(default="pin", description="pin: main turns use exactly the values above.")
     max_staleness: int = Field(
         default=0,
@@ -35,7 +40,9 @@ class RolloutConfig(Section):
         default=900, gt=0, description="A collection that takes longer fails the step, saying what it waited for."
     )
     hold_max_s: float = Field(default=120, gt=0, description="How long a request may wait in the gateway.")
-    hold_max_requests: int = Field(default=1024, ge=1)
+    hold_max_requests: int = Field(
+        default=1024, ge=1, description="Requests that may wait in the gateway; one more gets a 503."
+    )
     on_publish: Literal["continue", "drain"] = Field(
         default="continue",
         description="Answers in the making when weights are published. continue: they go on with the new weights. drain: they "
@@ -47,34 +54,44 @@ class RolloutConfig(Section):
 class LossConfig(Section):
     """The hybrid loss, with the names of ALGORITHM.md."""
 
-    w_rl: float = Field(default=1.0, ge=0)
-    w_opd: float = Field(default=1.0, ge=0)
+    w_rl: float = Field(default=1.0, ge=0, description="Weight of the GRPO term.")
+    w_opd: float = Field(default=1.0, ge=0, description="Weight of the on-policy distillation term.")
     kl_coef: float = Field(default=0.01, ge=0, description="0: no reference pass is run.")
-    entropy_coef: float = Field(default=0.0, ge=0)
+    entropy_coef: float = Field(default=0.0, ge=0, description="0; anything else is refused, since there is no entropy bonus.")
     topk: int = Field(default=4, ge=1, le=128, description="K")
     adv_diff_clip: float = Field(default=1.0, description="C; 0 or less: no clip.")
-    eps_lo: float = Field(default=0.2, gt=0, lt=1)
-    eps_hi: float = Field(default=0.28, gt=0)
+    eps_lo: float = Field(default=0.2, gt=0, lt=1, description="Clip of the ratio, below 1.")
+    eps_hi: float = Field(default=0.28, gt=0, description="Clip of the ratio, above 1.")
     tis_clip: float = Field(default=2.0, ge=0, description="C_tis; 0: no engine-trainer weight.")
     max_logprob_diff: float = Field(default=1.0, gt=0, description="Mean |ell_old - log mu| above which a sample is masked.")
     max_candidates: int = Field(default=3, ge=1, description="Hints kept per sample.")
-    hint_selection: Literal["shortest", "token_optimal", "sequence_optimal", "random"] = "sequence_optimal"
-    subset_mode: Literal["student", "teacher", "overlap"] = "student"
-    opd_center: bool = False
-    shaped_turns: Literal["corrected", "opd_only", "plain"] = "corrected"
+    hint_selection: Literal["shortest", "token_optimal", "sequence_optimal", "random"] = Field(
+        default="sequence_optimal",
+        description="Which hint teaches: the shortest, the nearest to the policy token by token or over the answer, or any.",
+    )
+    subset_mode: Literal["student", "teacher", "overlap"] = Field(
+        default="student", description="Whose top K tokens are the support."
+    )
+    opd_center: bool = Field(default=False, description="Take the mean over the support from the distillation advantage.")
+    shaped_turns: Literal["corrected", "opd_only", "plain"] = Field(
+        default="corrected",
+        description="Turns sampled with a penalty or a cut-off. opd_only: no GRPO on them. plain: as if not shaped.",
+    )
     head_chunk: int = Field(default=1024, ge=1, description="Response positions per chunk of the output head.")
 
 
 class OptimizerConfig(Section):
     """AdamW (ALGORITHM 13)."""
 
-    lr: float = Field(gt=0)
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = Field(default=1e-8, gt=0)
-    weight_decay: float = Field(default=0.1, ge=0)
-    clip_grad: float = Field(default=1.0, gt=0)
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = Field(default=0, ge=0)
+    lr: float = Field(gt=0, description="Peak learning rate.")
+    betas: tuple[float, float] = Field(default=(0.9, 0.98), description="Decay of the first and of the second moment.")
+    eps: float = Field(default=1e-8, gt=0, description="Added to the root of the second moment.")
+    weight_decay: float = Field(default=0.1, ge=0, description="Decoupled, and not on 1-D parameters.")
+    clip_grad: float = Field(default=1.0, gt=0, description="Global L2 norm above which a gradient is scaled down.")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="Of the learning rate after the warm-up, over train.steps."
+    )
+    warmup_steps: int = Field(default=0, ge=0, description="Steps in which the rate grows to lr.")
 
 
 class TrainConfig(Section):
@@ -84,7 +101,7 @@ class TrainConfig(Section):
     steps_per_rollout: int = Field(
         default=1, ge=1, description="Optimiser steps per batch, each on its share of the samples; must divide the batch size."
     )
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, description="Of whatever the trainer and the scorer draw, as a hint at random.")
     max_tokens_per_rank: int = Field(
         default=1024, ge=1, description="Positions of a micro-batch, padding included; a longer sample is alone in its own."
     )
