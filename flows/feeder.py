@@ -8,8 +8,9 @@ from pathlib import Path
 
 from prefect import flow
 
+from flows import form
 from flows.logs import log_to_prefect
-from flows.parameters import Minutes, Overrides, keys_of, resolve_config, secret
+from flows.parameters import keys_of, resolve_config, secret
 from openclaw_core.config import ConfigError
 from openclaw_core.feeder import FeederSummary, feed_gateway
 from openclaw_core.stages import StageResult
@@ -18,14 +19,14 @@ from tasks.feeder import feeding
 
 @flow(name="feeder")
 def feeder(
-    run_dir: str | None = None,
-    url: str | None = None,
-    key: str | None = None,
-    preset: str = "local-cpu",
-    simulator: str | None = None,
-    overrides: Overrides | None = None,
-    position_file: str | None = None,
-    minutes: Minutes = 10,
+    run_dir: str = "",
+    url: str = "",
+    key: str = "",
+    preset: form.Preset = "local-cpu",
+    simulator: str = "",
+    overrides: form.Overrides = None,
+    position_file: str = "",
+    minutes: form.Minutes = 10,
 ) -> StageResult:
     """Feed a gateway until the time is over, the problems are (feeder.epochs), or the flow is cancelled.
 
@@ -40,14 +41,14 @@ def feeder(
         minutes: How long.
     """
     log_to_prefect()
-    if (run_dir is None) == (url is None):
+    if bool(run_dir) == bool(url):
         raise ConfigError("the flow feeder needs either run_dir or url")
-    if run_dir is not None:
+    if run_dir:
         with feeding(run_dir) as switch:
             switch.on.set()
             time.sleep(60 * minutes)
         return {"stage": "feeder", "status": "done", "detail": f"fed for {minutes:g} minutes"}
-    if key is None:
+    if not key:
         raise ConfigError("url needs key, the name of a Secret block that holds the gateway's API key")
     config = resolve_config(preset, simulator=simulator, overrides=overrides)
     simulator_key = keys_of(simulator).get("simulator")
@@ -56,7 +57,7 @@ def feeder(
         stop = asyncio.Event()
         asyncio.get_running_loop().call_later(60 * minutes, stop.set)
         place = Path(position_file) if position_file else None
-        return await feed_gateway(config, str(url), secret(key), stop, simulator_key, place)
+        return await feed_gateway(config, url, secret(key), stop, simulator_key, place)
 
     summary = asyncio.run(feed())
     told = ", ".join(f"{name} {value}" for name, value in summary.as_json().items())

@@ -17,6 +17,7 @@ from rich.text import Text
 from flows.command import State, console, run_app
 from flows.local_prefect import HOME, LocalPrefect, stop_prefect
 from flows.parameters import default_run_id
+from flows.stand_in import NAME as STAND_IN
 from flows.watch import Watch, follow
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.ports import RAY_PORTS, SERVICE_PORTS, check_ports
@@ -141,9 +142,9 @@ def _cancel(client: SyncPrefectClient, watch: Watch) -> None:
     console.print("\ncancelling; the service ends its phase and writes a checkpoint")
     client.set_flow_run_state(watch.flow_run_id, Cancelling(message="cancelled by make run"))
     _wait_final(client, watch.flow_run_id)
-    stop = Processes(watch.run.processes).find("stop")
-    if stop is not None:
-        stop.wait(STOP_DEADLINE_S)
+    stopping = Processes(watch.run.processes).find(STAND_IN)
+    if stopping is not None:
+        stopping.wait(STOP_DEADLINE_S)
     console.print("cancelled")
 
 
@@ -175,7 +176,7 @@ def _stop_runs(known: KnownRuns) -> list[str]:
         processes = Processes(run.processes)
         if not processes.alive():
             continue
-        if (stopping := processes.find("stop")) is not None:
+        if (stopping := processes.find(STAND_IN)) is not None:
             stopping.wait(STOP_DEADLINE_S)
         teardown(run.config(), run)
         stopped.append(f"run {run.run_id}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ PREFECT = (sys.executable, "-m", "prefect")
 POOL = "openclaw"
 SERVER, WORKER = "prefect-server", "prefect-worker"
 START_DEADLINE_S = 120
+EVENTS_KEPT_S = {f"prefect.task-run.{state}": 3600 for state in ("Pending", "Running", "Completed")}
 RECORDER_FLUSH_S = 1
 """How late, in seconds, Prefect's API may know of a task's state."""
 
@@ -111,6 +113,10 @@ class LocalPrefect:
             "PREFECT_SERVER_UI_V2_ENABLED": "false",
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             "PREFECT_WORKER_QUERY_SECONDS": "3",
+            # In memory, as by default, the server forgets on a restart who holds which host, and counts it as taken for ever.
+            "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+            # Events of tasks are kept for an hour: a step has some 90 kB of them, 2,000 steps would have 180 MB.
+            "PREFECT_SERVER_SERVICES_DB_VACUUM_EVENT_RETENTION_OVERRIDES": json.dumps(EVENTS_KEPT_S),
             # The server writes a state of a task run with a commit of its own. On SQLite the next step's subflow then meets
             # a locked database, and Prefect waits two seconds before it tries again: 2.2 s a step against 0.2 s.
             "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 from prefect.blocks.core import Block
 from prefect.blocks.system import Secret
-from pydantic import Field
 
 from blocks import ClusterBlock, ModelBlock, SimulatorBlock
 from openclaw_core.config import ConfigError, RunConfig, load_config
@@ -16,11 +15,6 @@ from openclaw_core.rundir import RunDir, create_run
 
 B = TypeVar("B", bound=Block)
 
-# Bounds alone: Prefect's form takes the explanations from the flow's docstring.
-Steps = Annotated[int, Field(ge=1)]
-Minutes = Annotated[float, Field(gt=0)]
-Overrides = dict[str, Any]
-
 NOT_OF_CONFIG = ("run_id", "judge_key", "dry_run")
 """Parameters of the flows that say nothing of the configuration."""
 
@@ -28,19 +22,25 @@ NOT_OF_CONFIG = ("run_id", "judge_key", "dry_run")
 def resolve_config(
     preset: str,
     steps: int | None = None,
-    cluster: str | None = None,
-    model: str | None = None,
-    simulator: str | None = None,
+    cluster: str = "",
+    model: str = "",
+    simulator: str = "",
     overrides: Mapping[str, Any] | None = None,
+    **groups: Mapping[str, Any] | None,
 ) -> RunConfig:
-    """Preset, then blocks, then overrides, then steps; the later wins. Raises ConfigError naming what is wrong."""
+    """Preset, then blocks, then groups (flows/form.py), then overrides, then steps; the later wins.
+
+    Raises ConfigError naming what is wrong.
+    """
     values: dict[str, Any] = {}
-    if cluster is not None:
+    if cluster:
         values |= cluster_overrides(cluster)
-    if model is not None:
+    if model:
         values |= _load(ModelBlock, model).overrides()
-    if simulator is not None:
+    if simulator:
         values |= _load(SimulatorBlock, simulator).overrides()
+    for group, given in groups.items():
+        values |= {f"{group}.{name}": value for name, value in (given or {}).items()}
     values |= overrides or {}
     if steps is not None:
         values["train.steps"] = steps
@@ -61,17 +61,17 @@ def locate_run(parameters: Mapping[str, Any], flow_run_id: str) -> RunDir:
 def open_run(parameters: Mapping[str, Any], flow_run_id: str) -> RunDir:
     """Make that directory, or take it up; keys of others' services come along. Raises ConfigError and RunDirError."""
     config = config_of(parameters)
-    keys = keys_of(parameters.get("simulator"), parameters.get("judge_key"))
+    keys = keys_of(parameters.get("simulator", ""), parameters.get("judge_key", ""))
     run_id = parameters.get("run_id") or default_run_id(config.preset, flow_run_id)
     return create_run(config, run_id, keys, client_keys())
 
 
-def keys_of(simulator: str | None, judge_key: str | None = None) -> dict[str, str]:
+def keys_of(simulator: str = "", judge_key: str = "") -> dict[str, str]:
     """Keys of others' services: those of the environment, and over them those of a Simulator and of a Secret block."""
     keys = external_keys()
-    if simulator is not None:
+    if simulator:
         keys |= _load(SimulatorBlock, simulator).external_keys()
-    if judge_key is not None:
+    if judge_key:
         keys["judge"] = secret(judge_key)
     return keys
 

@@ -7,26 +7,31 @@ from typing import Any
 from prefect import flow
 from prefect.context import FlowRunContext
 from prefect.logging.loggers import flow_run_logger
+from prefect.runtime import flow_run as this_run
 
 from openclaw_core.loop.client import PHASES
-from tasks.reporting import COLUMNS, describe
+from openclaw_core.report.table import COLUMNS, describe
 from tasks.step_phases import PHASE_TASKS
+
+
+def _run_name() -> str:
+    first, last = this_run.parameters["step"], this_run.parameters.get("last")
+    return f"step-{first:05d}" if last in (None, first) else f"steps-{first:05d}-{last:05d}"
 
 
 # persist_result must stay False. A persisted step is matched to an old run by its position among the calls when the
 # parent is retried: step 5 would be handed the result of step 0.
 @flow(
     name="rollout-step",
-    flow_run_name="step-{step:05d}",
+    flow_run_name=_run_name,
     persist_result=False,
     validate_parameters=False,
 )
-def rollout_step(run_dir: str, step: int) -> dict[str, Any]:
-    """Run the five phases of ``step`` and return its metrics."""
-    results = {phase: PHASE_TASKS[phase](run_dir, step) for phase in PHASES}
-    metrics = results["report"]
-    _log(step, metrics)
-    return metrics
+def rollout_step(run_dir: str, step: int, last: int | None = None) -> None:
+    """Run the five phases of ``step``, and of those after it up to ``last`` (train.monitor_every)."""
+    for number in range(step, (last or step) + 1):
+        results = {phase: PHASE_TASKS[phase](run_dir, number) for phase in PHASES}
+        _log(number, results["report"])
 
 
 def _log(step: int, metrics: dict[str, Any]) -> None:

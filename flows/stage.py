@@ -8,8 +8,9 @@ from prefect import Task, flow
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run as this_run
 
+from flows import form
 from flows.logs import log_to_prefect
-from flows.parameters import Overrides, open_run
+from flows.parameters import open_run
 from openclaw_core.stages import StageResult
 from tasks.build_image import build_image
 from tasks.convert_checkpoint import convert_checkpoint
@@ -33,18 +34,18 @@ STAGES: dict[StageName, Task[[str], State[StageResult]]] = {
 @flow(name="openclaw-stage", flow_run_name="{name}")
 def stage(
     name: StageName,
-    preset: str = "local-cpu",
-    run_id: str | None = None,
-    cluster: str | None = None,
-    model: str | None = None,
-    simulator: str | None = None,
-    overrides: Overrides | None = None,
+    preset: form.Preset = "local-cpu",
+    run_id: str = "",
+    cluster: str = "",
+    model: str = "",
+    simulator: str = "",
+    overrides: form.Overrides = None,
 ) -> State[StageResult]:
     """Run one stage.
 
     Args:
         name: Which stage.
-        preset: local-cpu, 4b-2nodes or 32b-8nodes; all values come from it.
+        preset: Where all values come from that are not given here.
         run_id: An existing run, or a new one; default: preset and flow run.
         cluster: Name of an OpenClaw Cluster block, in place of the preset's hosts.
         model: Name of an OpenClaw Model block, in place of the preset's model.

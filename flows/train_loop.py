@@ -19,8 +19,9 @@ from openclaw_core.rundir import RunDir
 from tasks.evaluate import evaluate
 from tasks.export import export
 from tasks.feeder import FeederSwitch
+from tasks.health import react
 from tasks.policy import MUST_BE_TRUE_NOW, opened
-from tasks.reporting import TrainingReport, report_summary
+from tasks.reporting import report_summary, run_shown
 from tasks.service import restart_service, start_service
 from tasks.service_log import service_log_shown
 
@@ -31,29 +32,30 @@ from tasks.service_log import service_log_shown
 def train_loop(run_dir: str, feeder: FeederSwitch) -> State[Summary]:
     """Attach to the service, evaluate, train, evaluate again, export."""
     config, run = opened(run_dir)
-    with service_log_shown(config, run):
+    with service_log_shown(config, run), run_shown(config, run):
         start_service(run_dir)
         evaluate(run_dir, "before")
         start_trials(config, run)
         feeder.on.set()
-        _drive_steps(config, run)
+        drive_steps(config, run)
         feeder.off.set()
         finish_trials(config, run)
         evaluate(run_dir, "after")
         export(run_dir)
-    summary = summarise(config, run)
+        summary = summarise(config, run)
     report_summary(summary)
     return Completed(message=_in_short(summary), data=summary)
 
 
-def _drive_steps(config: RunConfig, run: RunDir) -> None:
-    run_dir = str(run.path)
+def drive_steps(config: RunConfig, run: RunDir) -> None:
+    """Run the steps that are left, train.monitor_every of them a subflow. To be called inside a task."""
+    run_dir, train = str(run.path), config.train
     with ControlClient.of(run, config) as client, _steps_without_heartbeat():
-        report = TrainingReport(run.run_id, config.train.steps, client.status().step)
         drive(
             client,
-            run_step=lambda step: report.add(step, rollout_step(run_dir, step)),
+            run_step=lambda step: rollout_step(run_dir, step, min(step + train.monitor_every - 1, train.steps)),
             reattach=lambda: restart_service(run_dir),
+            on_health=react(run.run_id),
         )
 
 

@@ -10,34 +10,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from openclaw_core.cluster.errors import ClusterError
-from openclaw_core.cluster.simulation.state import NAMES
-from openclaw_core.log import configure_logging
+from openclaw_core.cli_options import AsJson, Preset
+from openclaw_core.cli_output import ExitCode, examples, print_json
 
 if TYPE_CHECKING:
     from openclaw_core.cluster.simulation import HostState, Simulation
 
-app = typer.Typer(help="Hosts of a run.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Keep or simulate hosts of a run.", no_args_is_help=True, rich_markup_mode=None)
 sim = typer.Typer(
-    help="Hosts simulated on this machine: network, SSH servers and Docker engines are real and their own, all else is shared.",
+    help="Simulate hosts on this machine.\n\nNetwork, SSH servers and Docker engines are real, all else is shared.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.add_typer(sim, name="sim")
 
 
-@app.command()
+@app.command(epilog=examples("cluster init prod --preset 4b-2nodes --file hosts.yaml"))
 def init(
-    name: Annotated[str, typer.Argument(help="Of the block: lower-case letters, digits and '-'.")],
-    preset: Annotated[
-        str, typer.Option(help="What the file, or the environment, does not say is as in this preset.")
-    ] = "4b-2nodes",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the block: lower-case letters, digits and '-'.")],
+    preset: Preset = "4b-2nodes",
     file: Annotated[
-        Path | None, typer.Option(help="YAML of hosts; default: MASTER_ADDR, PRM_NODE, WORK_ROOT, PRM_GPUS.")
+        Path | None, typer.Option(metavar="FILE", help="YAML of hosts; default: MASTER_ADDR, PRM_NODE, WORK_ROOT, PRM_GPUS.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="In place of a block of that name.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="In place of a block of that name.")] = False,
 ) -> None:
-    """Keep the hosts of a run as a Cluster block of Prefect (PREFECT_API_URL); a deployment then needs its name alone."""
+    """Keep hosts as a Cluster block of Prefect.
+
+    Of the Prefect at PREFECT_API_URL; a deployment then needs the block's name alone. What the file, or the environment, does
+    not say is as in the preset.
+    """
     # A process of its own: the core knows nothing of Prefect, and the block is its.
     command = [sys.executable, "-m", "flows.operator", "keep-cluster", name, "--preset", preset]
     command += ["--file", str(file)] if file is not None else []
@@ -48,44 +49,60 @@ def init(
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Where the simulation is kept. Short, as /tmp/sim.")]
 
 
-@sim.command()
+@sim.command(epilog=examples("cluster sim up /tmp/sim"))
 def up(
     directory: Directory,
-    names: Annotated[str, typer.Option(help="Of the hosts, with commas between; the first is the head.")] = ",".join(NAMES),
+    names: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Of the hosts, as node-a,node-b, which is the default; the first is the head."),
+    ] = None,
 ) -> None:
-    """Make the hosts, leave them running, and print how to reach them. DIR must be new or empty."""
-    from openclaw_core.cluster.simulation import Simulation, lacks
+    """Make hosts, and print how to reach them.
+
+    They are left running. DIR must be new or empty.
+    """
+    from openclaw_core.cluster.errors import ClusterError
+    from openclaw_core.cluster.simulation import NAMES, Simulation, lacks
+    from openclaw_core.log import configure_logging
 
     configure_logging()
     if missing := lacks():
         raise ClusterError("this machine cannot simulate hosts:\n" + "\n".join(map(str, missing)))
-    _show(Simulation.up(directory, [name.strip() for name in names.split(",")]))
+    _show(Simulation.up(directory, NAMES if names is None else [name.strip() for name in names.split(",")]))
 
 
-@sim.command()
+@sim.command(epilog=examples("cluster sim down /tmp/sim"))
 def down(directory: Directory) -> None:
-    """Take the hosts down and remove DIR; also what an `up` that was killed has left."""
+    """Take hosts down and remove DIR.
+
+    Also what an `up` that was killed has left.
+    """
     from openclaw_core.cluster.simulation import Simulation
+    from openclaw_core.log import configure_logging
 
     configure_logging()
     Simulation.load(directory).down()
     typer.echo(f"{directory}: taken down")
 
 
-@sim.command()
-def status(directory: Directory, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
-    """Each host: network, SSH server, engine and containers. Exit code 1 where something is not up."""
+@sim.command(epilog=examples("cluster sim status /tmp/sim"))
+def status(directory: Directory, as_json: AsJson = False) -> None:
+    """Look at each host.
+
+    Network, SSH server, engine and containers. Exit code 1 where something is not up.
+    """
     from openclaw_core.cluster.simulation import Simulation
+    from openclaw_core.log import configure_logging
 
     configure_logging()
     states = Simulation.load(directory).status()
     if as_json:
-        typer.echo(json.dumps([state.as_json() for state in states]))
+        print_json({"hosts": [state.as_json() for state in states]})
     else:
         for state in states:
             typer.echo(_line(state))
     if not all(state.whole for state in states):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _line(state: HostState) -> str:

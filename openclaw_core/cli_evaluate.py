@@ -1,34 +1,43 @@
 """`openclaw-rl evaluate`: held-out problems, and sessions to convergence (docs/EVALUATION.md)."""
 
-# Heavy imports stay inside the command, so that --help is quick.
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from openclaw_core.log import configure_logging
-from openclaw_core.rundir import existing_run
+from openclaw_core.cli_options import AsJson, RunNames, RunsRoot
+from openclaw_core.cli_output import print_json
 
 
 def evaluate(
-    run: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs' ids, or their directories.")],
+    run: RunNames,
     sessions: Annotated[
         bool, typer.Option("--sessions", help="Sessions to convergence, from ledgers: a run, a trial.")
     ] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Ask seeds beside a run, each a trial, until it ends.")] = False,
-    seeds: Annotated[int | None, typer.Option(min=1, help="With --follow; default: the run's own setting.")] = None,
-    label: Annotated[str | None, typer.Option(help="Name of the held-out report; default: version-<served>.")] = None,
-    against: Annotated[str | None, typer.Option(help="Earlier report to compare with, as in --against before.")] = None,
-    runs: Annotated[Path, typer.Option("--runs", help="Where runs are.")] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="With --follow; default: the run's own setting.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the held-out report; default: version-<served>.")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Earlier report to compare with, as in --against before.")
+    ] = None,
+    runs: RunsRoot = Path("runs"),
+    as_json: AsJson = False,
 ) -> None:
-    """Ask a live run the held-out problems; or count how many sessions people need (--sessions, --follow)."""
+    """Ask a live run the held-out problems.
+
+    Or count how many sessions people need until answers come as they want them (--sessions, --follow): docs/EVALUATION.md.
+    """
     from openclaw_core.evaluation import commands
     from openclaw_core.evaluation.tables import print_table
+    from openclaw_core.log import configure_logging
+    from openclaw_core.rundir import existing_run
 
     configure_logging()
     _require_one_kind(sessions, follow, seeds, label, against)
@@ -42,7 +51,7 @@ def evaluate(
     else:
         findings = commands.held_out(directories[0], label, against)
     if as_json:
-        typer.echo(json.dumps(findings.body))
+        print_json(findings.body)
         return
     for title, rows in findings.tables:
         print_table(title, rows)

@@ -7,35 +7,58 @@ from typing import Annotated
 
 import typer
 
-from openclaw_core.keys import add_key, remove_key
-from openclaw_core.rundir import existing_run
+from openclaw_core.cli_options import AsJson, RunName, RunsRoot
+from openclaw_core.cli_output import examples, print_json
 
 app = typer.Typer(
-    help="Keys of a run's gateway, by name. A gateway that is running knows of a change at once.",
+    help="Manage keys of a run's gateway.\n\nEach has a name. A gateway that is running knows of a change at once.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its directory's name below runs/; or that directory.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is: a person or a program.")]
-Runs = Annotated[Path, typer.Option("--runs", help="Where runs are.")]
 
 
-@app.command()
-def add(run: Run, name: Name, runs: Runs = Path("runs")) -> None:
-    """Make a key and print it. It is shown this once; secrets.json has it, readable by its owner only."""
-    typer.echo(add_key(existing_run(run, runs), name))
+@app.command(epilog=examples("keys add RUN ana"))
+def add(run: RunName, name: Name, runs: RunsRoot = Path("runs"), as_json: AsJson = False) -> None:
+    """Make a key and print it.
+
+    It is shown this once; secrets.json has it, readable by its owner only.
+    """
+    from openclaw_core.keys import add_key
+    from openclaw_core.rundir import existing_run
+
+    key = add_key(existing_run(run, runs), name)
+    if as_json:
+        print_json({"name": name, "key": key})
+    else:
+        typer.echo(key)
 
 
-@app.command("list")
-def show(run: Run, runs: Runs = Path("runs")) -> None:
-    """Names, and how each key ends."""
-    for name, key in existing_run(run, runs).secrets().all_keys.items():
-        typer.echo(f"{name}  …{key[-4:]}")
+@app.command("list", epilog=examples("keys list RUN"))
+def show(run: RunName, runs: RunsRoot = Path("runs"), as_json: AsJson = False) -> None:
+    """List names, and how each key ends."""
+    from openclaw_core.rundir import existing_run
+
+    ends = {name: key[-4:] for name, key in existing_run(run, runs).secrets().all_keys.items()}
+    if as_json:
+        print_json({"keys": [{"name": name, "ends": end} for name, end in ends.items()]})
+        return
+    for name, end in ends.items():
+        typer.echo(f"{name}  …{end}")
 
 
-@app.command()
-def remove(run: Run, name: Name, runs: Runs = Path("runs")) -> None:
-    """Take a key back: its next request is refused."""
+@app.command(epilog=examples("keys remove RUN ana"))
+def remove(run: RunName, name: Name, runs: RunsRoot = Path("runs"), as_json: AsJson = False) -> None:
+    """Take a key back.
+
+    Its next request is refused.
+    """
+    from openclaw_core.keys import remove_key
+    from openclaw_core.rundir import existing_run
+
     remove_key(existing_run(run, runs), name)
-    typer.echo(f"removed {name}")
+    if as_json:
+        print_json({"removed": name})
+    else:
+        typer.echo(f"removed {name}")

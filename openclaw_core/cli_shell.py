@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from openclaw_core.cluster.errors import ClusterError
+from openclaw_core.cli_options import RunsRoot, complete_run
 
 if TYPE_CHECKING:
     from openclaw_core.cluster.hosts import Host
@@ -18,19 +18,25 @@ SHELL = ("sh", "-c", '[ -x /opt/openclaw/bin/entrypoint ] && exec /opt/openclaw/
 
 
 def shell(
-    host: Annotated[str, typer.Argument(help="Name of the host, as in cluster.hosts.")],
-    run: Annotated[str | None, typer.Option("--run", help="A run's id; default: the newest.")] = None,
-    runs: Annotated[Path, typer.Option("--runs", help="Where runs are.")] = Path("runs"),
+    host: Annotated[str, typer.Argument(metavar="HOST", help="Name of the host, as in cluster.hosts.")],
+    run_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="A run's id; default: the newest.", autocompletion=complete_run)
+    ] = None,
+    runs: RunsRoot = Path("runs"),
 ) -> None:
-    """Open a shell in the container of Ray on a host; its exit code is the shell's. Needs the docker program there."""
+    """Open a shell in a run's container on a host.
+
+    In the container of Ray; the exit code is the shell's. Needs the docker program there.
+    """
+    from openclaw_core.cluster.errors import ClusterError
     from openclaw_core.cluster.hosts import Hosts
     from openclaw_core.cluster.specs import ray_container
     from openclaw_core.rundir import existing_run, list_runs
 
     known = list_runs(runs)
-    if run is None and not known:
+    if run_id is None and not known:
         raise ClusterError(f"there is no run in {runs}")
-    directory = existing_run(run, runs) if run is not None else known[-1]
+    directory = existing_run(run_id, runs) if run_id is not None else known[-1]
     config = directory.config()
     if not config.cluster.containers:
         raise ClusterError(f"run {directory.run_id} has no containers: its processes are on this machine")
@@ -46,6 +52,7 @@ def shell(
 
 def _check_runs(host: Host, run_id: str, container: str) -> None:
     from openclaw_core.cluster.docker.containers import Engine
+    from openclaw_core.cluster.errors import ClusterError
 
     with Engine(host) as engine:
         found = engine.of_run(run_id)

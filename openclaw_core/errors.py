@@ -6,6 +6,11 @@ command line shows it alone, without a traceback.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class OpenClawError(Exception):
     """Something is wrong that a person can mend."""
+
+    exit_code: ClassVar[int] = 1
+    """Of a command that ends with it: 2 where the command itself was wrong, 3 where a run's service does not answer."""

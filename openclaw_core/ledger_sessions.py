@@ -53,6 +53,11 @@ class SessionFacts:
         self._db.execute("COMMIT")
         return [row["turn_id"] for row in rows]
 
+    def persona(self, session_id: str) -> str:
+        """Who talks in a session, as the feeder named them; "" where nobody has."""
+        row = self._db.execute("SELECT persona FROM outcomes WHERE session_id = ? LIMIT 1", (session_id,)).fetchone()
+        return "" if row is None else row["persona"]
+
     def known_answer(self, session_id: str) -> str | None:
         """The known answer of the session's problem, as the feeder told it last; None where it told none."""
         row = self._db.execute(

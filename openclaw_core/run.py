@@ -9,8 +9,10 @@ from openclaw_core.config import RunConfig
 from openclaw_core.errors import OpenClawError
 from openclaw_core.evaluation.beside import finish_trials, start_trials, stop_trials
 from openclaw_core.feeding import feeder_state, feeder_watch, start_feeder, stop_feeder
+from openclaw_core.health.status import HealthStatus, stop_if_ill
 from openclaw_core.loop.client import ControlClient, drive, drive_step, phase_deadlines
 from openclaw_core.loop.summary import Summary, summarise
+from openclaw_core.report.recorder import recorded
 from openclaw_core.rundir import RunDir
 
 Tell = Callable[[str], None]
@@ -20,21 +22,31 @@ Tell = Callable[[str], None]
 def run_all(config: RunConfig, run: RunDir, tell: Tell) -> Summary:
     """Prepare, train, evaluate before and after, export, tear down.
 
-    After a failure the cluster is left as it is, for a second call to take up.
+    After a failure, and after Ctrl-C, the cluster is left as it is, for a second call to take up.
 
     Raises:
         OpenClawError: a stage or a step failed.
     """
     try:
         return _chain(config, run, tell)
-    except OpenClawError:
-        tell(f"what is up is left as it is: mend what is told, then the same command with --run-id {run.run_id} goes on")
+    except (OpenClawError, KeyboardInterrupt):
+        tell(
+            f"what is up is left as it is: the same command with --run-id {run.run_id} goes on, "
+            f"`openclaw-rl stop {run.path}` ends it"
+        )
         raise
 
 
 def _chain(config: RunConfig, run: RunDir, tell: Tell) -> Summary:
     for _, stage in stages.PREPARE:
         _tell_result(tell, stage(config, run))
+    with recorded(config, run):
+        summary = _trained(config, run, tell)
+    _tell_result(tell, stages.teardown(config, run))
+    return summary
+
+
+def _trained(config: RunConfig, run: RunDir, tell: Tell) -> Summary:
     _tell_result(tell, stages.attach_service(config, run))
     _tell_result(tell, stages.evaluate(config, run, "before"))
     try:
@@ -47,9 +59,7 @@ def _chain(config: RunConfig, run: RunDir, tell: Tell) -> Summary:
         stop_trials(run)
     _tell_result(tell, stages.evaluate(config, run, "after"))
     _tell_result(tell, stages.export(config, run))
-    summary = summarise(config, run)
-    _tell_result(tell, stages.teardown(config, run))
-    return summary
+    return summarise(config, run)
 
 
 def _train(config: RunConfig, run: RunDir, tell: Tell) -> None:
@@ -62,7 +72,12 @@ def _train(config: RunConfig, run: RunDir, tell: Tell) -> None:
 
             drive_step(client, step, deadlines, on_phase=on_phase, on_wait=watch)
 
-        drive(client, run_step, reattach=lambda: _take_up_again(config, run, tell))
+        def on_health(health: HealthStatus) -> None:
+            if health.changed:
+                tell(health.in_words())
+            stop_if_ill(health)
+
+        drive(client, run_step, reattach=lambda: _take_up_again(config, run, tell), on_health=on_health)
 
 
 def _take_up_again(config: RunConfig, run: RunDir, tell: Tell) -> None:

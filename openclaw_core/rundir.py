@@ -11,12 +11,15 @@ from pathlib import Path
 
 from openclaw_core.config import RunConfig
 from openclaw_core.errors import OpenClawError
+from openclaw_core.tracking.packages import require_packages
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class RunDirError(OpenClawError):
     """A run id that is no plain name, a run that does not exist, or one that exists with another configuration."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,24 @@ class RunDir:
         return self.path / "summary.json"
 
     @property
+    def report_file(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def samples_file(self) -> Path:
+        """Samples of some steps, kept by the driver where the ledger is on another machine (report/gather.py)."""
+        return self.path / "samples.json"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def tracking(self) -> Path:
+        """What experiment trackers keep here, and how far each was told (tracking/following.py)."""
+        return self.path / "tracking"
+
+    @property
     def tables(self) -> Path:
         """What the loss saw of every token, a file a step (inspection/tables.py)."""
         return self.path / "tables"
@@ -92,6 +113,11 @@ class RunDir:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+    @property
+    def outputs(self) -> Path:
+        """What each stage has left elsewhere, a line a file (cluster/outputs.py)."""
+        return self.path / "outputs"
 
     @property
     def processes(self) -> Path:
@@ -134,11 +160,13 @@ def create_run(
 
     Raises:
         RunDirError: ``run_id`` is no plain name, or that run exists with another configuration.
+        ConfigError: a package that its trackers need is not installed.
     """
     if not RUN_ID.fullmatch(run_id):
         raise RunDirError(
             f"run id {run_id!r}: allowed are 1 to 64 letters, digits, '.', '_' and '-', beginning with a letter or digit"
         )
+    require_packages(config)
     config = _with_absolute_paths(config)
     run = RunDir(config.paths.runs / run_id)
     if run.config_file.exists():

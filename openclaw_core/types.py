@@ -222,3 +222,7 @@ class Sample:
     shaped: bool
     weight_version: int
     truncated: bool
+    persona: str = ""
+    """Who talked, where the advantage has a baseline (loss.advantage_baseline)."""
+    baseline: float = 0.0
+    """Subtracted from the reward: their difference is the advantage."""

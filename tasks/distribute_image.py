@@ -7,10 +7,10 @@ from prefect.client.schemas.objects import State
 
 from openclaw_core import stages
 from openclaw_core.stages import StageResult
-from tasks.policy import PRODUCES_FILES, run_stage
+from tasks.policy import PRODUCES_FILES, produce
 
 
 @task(name="distribute-image", task_run_name="distribute-image", tags=["stage"], **PRODUCES_FILES)
 def distribute_image(run_dir: str) -> State[StageResult]:
     """Bring the image to every host; skipped with a reason where there are none."""
-    return run_stage(stages.distribute_image, run_dir)
+    return produce(stages.distribute_image, run_dir)

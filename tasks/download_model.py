@@ -7,10 +7,10 @@ from prefect.client.schemas.objects import State
 
 from openclaw_core import stages
 from openclaw_core.stages import StageResult
-from tasks.policy import PRODUCES_FILES, run_stage
+from tasks.policy import PRODUCES_FILES, produce
 
 
 @task(name="download-model", task_run_name="download-model", tags=["stage"], **PRODUCES_FILES)
 def download_model(run_dir: str) -> State[StageResult]:
     """Fetch the model's files; those of an earlier run are reused."""
-    return run_stage(stages.download_model, run_dir)
+    return produce(stages.download_model, run_dir)

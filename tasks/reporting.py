@@ -1,75 +1,146 @@
-"""What a person sees of the training in Prefect: one progress bar and one table of metrics, both updated in place."""
+"""What a person sees of a run in Prefect. Every artifact is updated in place: there is one of each, however long the run."""
 
 from __future__ import annotations
 
+import base64
 import json
-from collections import deque
+import re
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from prefect.artifacts import (
+    create_link_artifact,
     create_markdown_artifact,
     create_progress_artifact,
     create_table_artifact,
-    update_progress_artifact,
 )
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.logging import get_run_logger
 
 from openclaw_core.cluster.dry_run import dry_run
 from openclaw_core.cluster.dry_run.text import as_text
 from openclaw_core.config import RunConfig
+from openclaw_core.loop.client import ServiceStatus
 from openclaw_core.loop.summary import Summary, summary_rows
-
-COLUMNS = {
-    "reward": "rollout/reward_mean",
-    "satisfied": "rollout/satisfied_share",
-    "hints": "rollout/hint_rate",
-    "length": "rollout/response_len",
-    "grad norm": "train/grad_norm",
-    "OPD |delta|": "train/opd_abs_mean",
-    "KL": "train/kl",
-    "parity": "train/engine_parity_abs_diff",
-    "tokens/s": "perf/tokens_per_s",
-    "seconds": "perf/step_time",
-}
-"""Heading → key of docs/METRICS.md."""
-ROWS = 50
+from openclaw_core.report.gather import RunRecord
+from openclaw_core.report.placement import placement_table
+from openclaw_core.report.recorder import recorded
+from openclaw_core.report.samples import ShownSample, StepSamples
+from openclaw_core.report.series import Row
+from openclaw_core.report.table import ROWS, metrics_table
+from openclaw_core.rundir import RunDir
 
 
-def describe(value: Any) -> str:
-    """A metric for a table: four significant digits, and a dash where there is none."""
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+class TrainingArtifacts:
+    """A Watcher (report/recorder.py) that shows one train loop. An attempt that is made anew has versions of its own."""
 
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._ids: dict[str, UUID] = {}
+        self._shown: dict[str, Any] = {}
+        """Artifact → what it shows."""
 
-class TrainingReport:
-    """The artifacts of one train-loop. Updating in place keeps one version each, however many steps there are."""
+    def progress(self, status: ServiceStatus, rows: Sequence[Row]) -> None:
+        """Steps, turns of the current batch, and the table of the last steps."""
+        if not status.serving:
+            return
+        words = f"Run {self._run_id}: {status.step} of {status.steps} steps"
+        self._progress("train-progress", status.step, status.steps, words)
+        batch = status.batch
+        words = f"Step {min(status.next_step, status.steps)}, {status.phase or 'between two phases'}: {status.waiting_for}"
+        self._progress("batch-progress", batch.ready, batch.size, words)
+        if rows:
+            description = f"Run {self._run_id}: the last {ROWS} steps; all of them are in metrics.jsonl"
+            table = metrics_table(rows)
+            self._show("train-metrics", table, lambda key: create_table_artifact(table, key=key, description=description))
 
-    def __init__(self, run_id: str, steps: int, done: int) -> None:
-        self.run_id, self.steps = run_id, steps
-        self._rows: deque[dict[str, str]] = deque(maxlen=ROWS)
-        self._progress: UUID = create_progress_artifact(  # pyright: ignore[reportAttributeAccessIssue]
-            progress=100 * done / steps, key="train-progress", description=self._words(done)
+    def report(self, record: RunRecord, plots: str, page: Path) -> None:
+        """Plots, samples of the newest step, and where the HTML report is."""
+        if plots:
+            self._markdown("plots", f"![plots of {self._run_id}]({data_uri(plots)})\n", f"Run {self._run_id}: all its steps")
+        if record.samples:
+            self._markdown("samples", samples_markdown(record.samples[-1]), f"Run {self._run_id}: two answers of a step")
+        where = f"A file on {socket.gethostname()}: open it there, or fetch it with `scp {socket.gethostname()}:{page} .`"
+        self._show(
+            "report",
+            page.as_uri(),
+            lambda key: create_link_artifact(page.as_uri(), link_text=page.name, key=key, description=where),
         )
-        self._table: UUID | None = None
 
-    def add(self, step: int, metrics: dict[str, Any]) -> None:
-        """Show a finished step."""
-        update_progress_artifact(self._progress, progress=100 * step / self.steps, description=self._words(step))
-        self._rows.append({"step": str(step), **{name: describe(metrics.get(key)) for name, key in COLUMNS.items()}})
-        rows = list(self._rows)
-        if self._table is None:
-            description = f"Run {self.run_id}: the last {ROWS} steps; all of them are in metrics.jsonl"
-            self._table = create_table_artifact(rows, key="train-metrics", description=description)  # pyright: ignore[reportAttributeAccessIssue]
-        else:
-            with get_client(sync_client=True) as client:
-                client.update_artifact(self._table, ArtifactUpdate(data=json.dumps(rows)))  # pyright: ignore[reportArgumentType]
+    def _progress(self, key: str, done: int, of: int, words: str) -> None:
+        shown = (100 * done / of, words)
+        if key not in self._ids:
+            self._ids[key] = create_progress_artifact(progress=shown[0], key=key, description=words)  # pyright: ignore[reportArgumentType]
+        elif self._shown[key] != shown:
+            _update(self._ids[key], data=shown[0], description=words)
+        self._shown[key] = shown
 
-    def _words(self, step: int) -> str:
-        return f"Run {self.run_id}: {step} of {self.steps} steps"
+    def _markdown(self, key: str, text: str, description: str) -> None:
+        self._show(key, text, lambda key: create_markdown_artifact(text, key=key, description=description))
+
+    def _show(self, key: str, data: Any, create: Callable[[str], Any]) -> None:
+        """Create the artifact, or give the one that is there other data."""
+        if key not in self._ids:
+            self._ids[key] = create(key)
+        elif self._shown[key] != data:
+            _update(self._ids[key], data=data if isinstance(data, str) else json.dumps(data))
+        self._shown[key] = data
+
+
+def _update(artifact: UUID, **values: Any) -> None:
+    """As ``client.update_artifact``, which also emits an event with all of the data: of 2,000 pictures, 180 MB of database."""
+    with get_client(sync_client=True) as client:
+        client.request("PATCH", "/artifacts/{id}", path_params={"id": artifact}, json=values)
+
+
+def run_shown(config: RunConfig, run: RunDir) -> AbstractContextManager[None]:
+    """For the duration of the block, record a run and show it here, in the flow run or task that is on now."""
+    return recorded(config, run, [TrainingArtifacts(run.run_id)])
+
+
+def samples_markdown(samples: StepSamples) -> str:
+    """Two answers of a step. Texts of users and models are in code blocks, where nothing of them is markup."""
+    parts = [f"# Step {samples['step']}\n"]
+    for label, sample in (("good", samples["good"]), ("bad", samples["bad"])):
+        parts += _sample(label, sample) if sample is not None else [f"No turn of this step was judged {label}.\n"]
+    return "\n".join(parts)
+
+
+def _sample(label: str, sample: ShownSample) -> list[str]:
+    votes = "\n".join(f"{vote['question']} {_vote(vote['value'])}: {' '.join(vote['raw'].split())}" for vote in sample["votes"])
+    cut_off = ", cut off at the length limit" if sample["truncated"] else ""
+    return [
+        f"## Judged {label} ({sample['reward']:+d}){cut_off}: turn `{sample['turn_id'][:16]}`\n",
+        f"Asked:\n\n{_fenced(sample['asked'])}",
+        f"Answered:\n\n{_fenced(sample['answer'])}",
+        f"Then came:\n\n{_fenced(sample['next_state'] or '(nothing)')}",
+        f"Hints:\n\n{_fenced(chr(10).join(sample['hints']) or '(none)')}",
+        f"Votes:\n\n{_fenced(votes or '(none)')}",
+    ]
+
+
+def _vote(value: int | None) -> str:
+    return "none" if value is None else f"{value:+d}"
+
+
+def _fenced(text: str) -> str:
+    """A code block whose fence is longer than any row of backticks in the text."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}text\n{text}\n{fence}\n"
+
+
+def data_uri(svg: str) -> str:
+    """A picture that a page can hold."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
+
+def show_placement(config: RunConfig, run_id: str) -> None:
+    """Keep on the run's page which host and device each rank, engine and judge has."""
+    create_table_artifact(placement_table(config), key="placement", description=f"Run {run_id}: what is where")
 
 
 def report_summary(summary: Summary) -> None:

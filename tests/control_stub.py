@@ -31,7 +31,7 @@ class StubService:
         """(step, phase) → status and message of the error that it gives, once."""
         self.progress: Callable[[int], str] | None = None
         """What it says of a phase with so many polls to go."""
-        self.closing = False
+        self._server: uvicorn.Server | None = None
 
     @property
     def next_step(self) -> int:
@@ -50,10 +50,24 @@ class StubService:
             "batch": {"ready": 0, "size": 16, "in_flight": 0, "judging": 0},
             "version": step,
             "accepting": True,
-            "metrics": {"rollout/reward_mean": step / 10, "perf/step_time": 1.0} if step else {},
+            "metrics": self.metrics(step) if step else {},
             "eta_s": None,
             "waiting_for": "nothing",
         }
+
+    def metrics(self, step: int) -> dict[str, Any]:
+        """Of a step that is done."""
+        return {"rollout/reward_mean": step / 10, "perf/step_time": 1.0}
+
+    def rows(self, after: int = 0, limit: int = 200) -> dict[str, Any]:
+        """GET /steps."""
+        return {
+            "rows": [{"step": step, "version": step, **self.metrics(step)} for step in range(after + 1, self.next_step)][:limit]
+        }
+
+    def samples(self, step: int) -> dict[str, Any]:
+        """GET /steps/{step}/samples."""
+        return {"samples": None}
 
     def run_phase(self, step: int, phase: str) -> dict[str, Any]:
         if failure := self.failures.pop((step, phase), None):
@@ -84,6 +98,8 @@ class StubService:
             return JSONResponse({"error": {"message": error.detail}}, error.status_code)
 
         app.get("/status")(self.status)
+        app.get("/steps")(self.rows)
+        app.get("/steps/{step}/samples")(lambda step: self.samples(int(step)))
         app.post("/steps/{step}/{phase}")(self.run_phase)
 
         @app.post("/export")
@@ -92,7 +108,9 @@ class StubService:
 
         @app.post("/shutdown", status_code=202)
         def shutdown() -> dict[str, Any]:
-            self.closing = True
+            """As the service: it answers, and is gone."""
+            if self._server is not None:
+                self._server.should_exit = True
             return {}
 
         return app
@@ -100,7 +118,8 @@ class StubService:
     @contextlib.contextmanager
     def serving(self, port: int = 0) -> Iterator[str]:
         """Serve in a thread; yields the URL."""
-        server = uvicorn.Server(uvicorn.Config(self.app(), host="127.0.0.1", port=port, log_level="warning"))
+        config = uvicorn.Config(self.app(), host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=1)
+        server = self._server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         while not server.started:

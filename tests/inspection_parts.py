@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +19,10 @@ from tests.unit.test_ledger import make_turn
 HINTS = ("Write plain sentences.", "Say how each number of the question is used.")
 
 
-def small_run(directory: Path) -> RunDir:
+def small_run(directory: Path, extra: Mapping[str, Any] | None = None) -> RunDir:
     """Five turns: trained with a hint, dropped, masked, not judged, and a call of a tool from a terminal's nightmare."""
     settings = {"paths.runs": str(directory / "runs"), "paths.models": str(directory / "models"), "model.name": "tiny"}
-    run = create_run(load_config("local-cpu", settings), "r")
+    run = create_run(load_config("local-cpu", {**settings, **(extra or {})}), "r")
     ledger = Ledger(run.ledger_file)
     ledger.add_turn(
         make_turn(

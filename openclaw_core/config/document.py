@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Annotated, Any, cast, get_args, get_origin
 
 import annotated_types as bounds
@@ -26,13 +27,22 @@ This page is made from the code: `python -m openclaw_core.config.document > docs
 
 def document() -> str:
     """The page as Markdown."""
-    presets = {name: yaml.safe_load((PRESETS / f"{name}.yaml").read_text(encoding="utf-8")) for name in preset_names()}
     parts = [_HEAD]
     for name, field in RunConfig.model_fields.items():
         section = _section(field)
         if section is not None:
-            parts.append(f"## {name}\n\n{_first_line(section)}\n\n{_table(name, section, presets)}")
+            parts.append(f"## {name}\n\n{_first_line(section)}\n\n{_table(name, section, _presets())}")
     return "\n".join(parts)
+
+
+def explained(name: str, field: FieldInfo) -> str:
+    """What one parameter is for, what it may be, and what it is where nobody says: one line of Markdown."""
+    return f"{field.description} *{_allowed(field)}; default:* {_default(name, field, _presets())}"
+
+
+@cache
+def _presets() -> dict[str, Any]:
+    return {name: yaml.safe_load((PRESETS / f"{name}.yaml").read_text(encoding="utf-8")) for name in preset_names()}
 
 
 def _table(prefix: str, section: type[BaseModel], presets: Mapping[str, Any]) -> str:
@@ -111,6 +121,7 @@ def _default(name: str, field: FieldInfo, presets: Mapping[str, Any]) -> str:
     for preset, tree in presets.items():
         if (value := _at(tree, name.split("."))) is not None:
             said.setdefault(_short(value), []).append(preset)
+    said.pop(own, None)
     return "; ".join(filter(None, [own, *(f"{value} in {', '.join(names)}" for value, names in said.items())]))
 
 

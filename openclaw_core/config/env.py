@@ -15,10 +15,14 @@ from openclaw_core.config.schema import RunConfig
 HUB = "hub"
 """What the key of the hub that models come from is called."""
 
+WEBHOOK = "health_webhook"
+"""What the address is called that is told how a run is. It is a secret itself: whoever has it can write there."""
+
 EXTERNAL_KEYS = {
     HUB: ("HF_TOKEN",),
     "judge": ("OPENCLAW_JUDGE_API_KEY",),
     "simulator": ("OPENCLAW_SIMULATOR_API_KEY", "ARK_API_KEY"),
+    WEBHOOK: ("OPENCLAW_HEALTH_WEBHOOK",),
 }
 """Keys of others' services: what for → variables that may hold it, the first one set counts."""
 

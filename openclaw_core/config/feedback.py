@@ -40,7 +40,7 @@ class JudgeConfig(Section):
         "elsewhere: in the service (scripted), or at base_urls.",
     )
     server: JudgeServerConfig = Field(default_factory=JudgeServerConfig)
-    votes: int = Field(default=3, ge=1, le=15, description="M")
+    votes: int = Field(default=3, ge=1, le=15, description="Votes on a question (ALGORITHM: M).")
     hint_label: str = Field(default="", description="Put before a hint; empty where the model does better without.")
     min_hint_chars: int = Field(default=11, ge=1, description="Shorter hints are not accepted.")
     deadline_s: float = Field(default=60, gt=0, description="Deadline of one call; waiting for its turn is not counted.")

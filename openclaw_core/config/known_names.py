@@ -9,6 +9,7 @@ OWN = frozenset(
     {
         "OPENCLAW_JUDGE_API_KEY",
         "OPENCLAW_SIMULATOR_API_KEY",
+        "OPENCLAW_HEALTH_WEBHOOK",
         # Where the checkout is, for prefect.yaml.
         "OPENCLAW_HOME",
         # The suite against a real SGLang server (docs/SGLANG.md).

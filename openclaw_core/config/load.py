@@ -20,6 +20,8 @@ PRESETS = Path(__file__).parent / "presets"
 class ConfigError(OpenClawError):
     """A preset or a parameter that does not exist or is out of bounds."""
 
+    exit_code = 2
+
 
 def preset_names() -> list[str]:
     """The presets that ship with the project."""
@@ -77,7 +79,7 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
 
 def _explain(error: ValidationError) -> str:
     return "\n".join(
-        f"{'.'.join(map(str, item['loc'])) or 'config'}: {item['msg']}"
+        f"{'.'.join(map(str, item['loc'])) or 'config'}: {item['msg'].removeprefix('Value error, ')}"
         + ("" if item["type"] == SECRET or isinstance(item.get("input"), dict) else f" (got {item.get('input')!r})")
         for item in error.errors()
     )

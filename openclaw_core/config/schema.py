@@ -13,8 +13,10 @@ from pydantic import Field, model_validator
 
 from openclaw_core.config.cluster import ClusterConfig
 from openclaw_core.config.feedback import EvaluationConfig, FeederConfig, JudgeConfig
+from openclaw_core.config.health import HealthConfig
 from openclaw_core.config.section import Section
 from openclaw_core.config.serving import EngineConfig, GatewayConfig
+from openclaw_core.config.tracking import TrackingConfig
 from openclaw_core.config.training import LossConfig, OptimizerConfig, RolloutConfig, ScorerConfig, TeacherConfig, TrainConfig
 
 
@@ -89,6 +91,8 @@ class RunConfig(Section):
     feeder: FeederConfig
     evaluation: EvaluationConfig
     gateway: GatewayConfig
+    health: HealthConfig = Field(default_factory=HealthConfig)
+    tracking: TrackingConfig = Field(default_factory=TrackingConfig)
 
     @property
     def gateway_url(self) -> str:
@@ -146,4 +150,5 @@ class RunConfig(Section):
                 f"train.steps_per_rollout={self.train.steps_per_rollout} does not divide "
                 f"rollout.batch_size={self.rollout.batch_size}; choose a divisor"
             )
+        self.health.check_floor(self.loss.w_opd)
         return self

@@ -56,13 +56,23 @@ class LossConfig(Section):
 
     w_rl: float = Field(default=1.0, ge=0, description="Weight of the GRPO term.")
     w_opd: float = Field(default=1.0, ge=0, description="Weight of the on-policy distillation term.")
-    kl_coef: float = Field(default=0.01, ge=0, description="0: no reference pass is run.")
+    advantage_baseline: Literal["none", "persona_mean"] = Field(
+        default="none",
+        description="Subtracted from the reward. persona_mean: the mean of what this person's turns got in the steps before.",
+    )
+    kl_coef: float = Field(
+        default=0.01, ge=0, description="Weight of the distance to the start model; 0: no reference pass is run."
+    )
     entropy_coef: float = Field(default=0.0, ge=0, description="0; anything else is refused, since there is no entropy bonus.")
-    topk: int = Field(default=4, ge=1, le=128, description="K")
-    adv_diff_clip: float = Field(default=1.0, description="C; 0 or less: no clip.")
+    topk: int = Field(default=4, ge=1, le=128, description="Tokens of the support at a position (ALGORITHM: K).")
+    adv_diff_clip: float = Field(
+        default=1.0, description="Bound of the distillation advantage (ALGORITHM: C); 0 or less: none."
+    )
     eps_lo: float = Field(default=0.2, gt=0, lt=1, description="Clip of the ratio, below 1.")
     eps_hi: float = Field(default=0.28, gt=0, description="Clip of the ratio, above 1.")
-    tis_clip: float = Field(default=2.0, ge=0, description="C_tis; 0: no engine-trainer weight.")
+    tis_clip: float = Field(
+        default=2.0, ge=0, description="Bound of the engine-trainer weight (ALGORITHM: C_tis); 0: no such weight."
+    )
     max_logprob_diff: float = Field(default=1.0, gt=0, description="Mean |ell_old - log mu| above which a sample is masked.")
     max_candidates: int = Field(default=3, ge=1, description="Hints kept per sample.")
     hint_selection: Literal["shortest", "token_optimal", "sequence_optimal", "random"] = Field(
@@ -111,6 +121,11 @@ class TrainConfig(Section):
     distributed_optimizer: bool = Field(default=False, description="Share the optimiser's state over data_parallel ranks.")
     recompute: Literal["none", "full"] = Field(default="none", description="full: keep layer inputs, recompute the rest.")
     threads: int = Field(default=2, ge=1, description="CPU threads per trainer rank.")
+    monitor_every: int = Field(
+        default=1,
+        ge=1,
+        description="Steps that one monitored run of Prefect covers: above 1 for steps of a second or less. It adds 0.2 s.",
+    )
     save_interval: int = Field(default=5, ge=1, description="Steps between checkpoints.")
     keep_last: int = Field(default=2, ge=1, description="Newest checkpoints that are kept.")
     keep_every: int = Field(default=0, ge=0, description="Checkpoints of these steps are kept for good; 0: of none.")

@@ -67,6 +67,8 @@ class Slot:
     state: SlotState = SlotState.STARTING
     in_flight: int = 0
     restarts: int = 0
+    version: int | None = None
+    """Of the weights that it took last; None while it has none but the start model's."""
 
 
 class Router:
@@ -111,6 +113,19 @@ class Router:
     def ready(self) -> list[Slot]:
         """The engines that can be asked."""
         return [slot for slot in self.slots if slot.state is SlotState.READY]
+
+    def status(self) -> list[dict[str, Any]]:
+        """For GET /status: what each engine is doing, the requests that it answers, and the weights that it has."""
+        return [
+            {
+                "name": slot.name,
+                "state": slot.state.value,
+                "in_flight": slot.in_flight,
+                "restarts": slot.restarts,
+                "version": slot.version,
+            }
+            for slot in self.slots
+        ]
 
     @property
     def grammars(self) -> bool:
@@ -168,6 +183,8 @@ class Router:
         async with self._publishing:
             self._weights = weights, version, checksum
             errors = await self._each("load_weights", weights, version, checksum)
+            for slot in self.ready:
+                slot.version = version
         if not self.ready:
             raise EngineError(f"no engine has taken version {version}: {'; '.join(errors) or 'none was there'}")
 
@@ -271,6 +288,7 @@ class Router:
                     raise _NotLoaded(str(error)) from error
                 if (found := await engine.version()) != version:
                     raise EngineError(f"{slot.name} serves version {found} after it was given {version}")
+                slot.version = version
             await (engine.pause() if self._paused else engine.resume())
             slot.state, slot.restarts = SlotState.READY, slot.restarts + 1
             self._changed.set()
@@ -290,6 +308,7 @@ class Router:
             self._weights = weights, present[1], weights.checksum
 
     async def _start_engine(self, slot: Slot) -> None:
+        slot.version = None
         slot.engine = await slot.start()
 
     async def _watch(self) -> None:

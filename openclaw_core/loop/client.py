@@ -12,11 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from openclaw_core.config import RunConfig
 from openclaw_core.errors import OpenClawError
+from openclaw_core.health.status import HealthStatus, stop_if_ill
 from openclaw_core.loop import PHASES
+from openclaw_core.report.samples import StepSamples
 from openclaw_core.rundir import RunDir
 
 log = structlog.get_logger(__name__)
 
+ROWS_AT_ONCE = 200
+"""Steps of one answer, some 500 kB."""
 MAX_RESTARTS = 3
 """Restarts of the service in a row, without a step done between them, after which the driver gives up."""
 
@@ -31,15 +35,46 @@ class ControlError(OpenClawError):
 class ServiceSilent(ControlError):
     """The service has not answered for its deadline: it is gone, or hangs."""
 
+    exit_code = 3
+
 
 class BatchStatus(BaseModel):
-    """The batch that is being collected: ``ready`` of ``size`` samples."""
+    """The batch that is being collected: ``ready`` of ``size`` samples, and where the turns are that are missing."""
 
     model_config = ConfigDict(frozen=True)
     ready: int
     size: int
     in_flight: int
+    """Answers that are being generated."""
+    unanswered: int = 0
+    """Turns that wait for a next message."""
     judging: int
+    """Turns that wait for the judge."""
+    queued: int = 0
+    """Requests that wait at the gateway."""
+
+
+class EngineStatus(BaseModel):
+    """One engine behind the gateway."""
+
+    model_config = ConfigDict(frozen=True)
+    name: str
+    state: str
+    in_flight: int
+    restarts: int
+    version: int | None
+    """Of the weights that it took last."""
+
+
+class JudgeStatus(BaseModel):
+    """Whether the judge is there."""
+
+    model_config = ConfigDict(frozen=True)
+    unavailable: int = 0
+    """Turns that wait because it gave too few votes."""
+    away_s: float = 0.0
+    """Without a quorum for so long; 0: it is there."""
+    alert: str | None = None
 
 
 class ServiceStatus(BaseModel):
@@ -54,6 +89,8 @@ class ServiceStatus(BaseModel):
     steps: int
     phase: str | None
     batch: BatchStatus
+    engines: tuple[EngineStatus, ...] = ()
+    judge: JudgeStatus = JudgeStatus()
     version: int
     metrics: dict[str, Any]
     accepting: bool
@@ -63,6 +100,7 @@ class ServiceStatus(BaseModel):
     """Sessions that each persona has begun so far, as far as feeders have told."""
     advice: str | None = None
     """What to set so that more is learned from the requests that come."""
+    health: HealthStatus = HealthStatus()
 
     @property
     def serving(self) -> bool:
@@ -100,6 +138,20 @@ class ControlClient:
         """What the service is doing; waits out a silence of up to ``silence_s`` (default: the client's)."""
         answer = self._request("GET", "/status", timeout_s=5, silence_s=silence_s)
         return ServiceStatus.model_validate(answer)
+
+    def rows(self, after: int = 0, silence_s: float | None = None) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, parsed, of all steps after ``after``."""
+        rows: list[dict[str, Any]] = []
+        while True:
+            params = {"after": rows[-1]["step"] if rows else after, "limit": ROWS_AT_ONCE}
+            found = self._request("GET", "/steps", timeout_s=15, silence_s=silence_s, params=params)["rows"]
+            rows += found
+            if len(found) < ROWS_AT_ONCE:
+                return rows
+
+    def samples(self, step: int, silence_s: float | None = None) -> StepSamples | None:
+        """Two answers of a step to read; None where its batch has not closed."""
+        return self._request("GET", f"/steps/{step}/samples", timeout_s=15, silence_s=silence_s)["samples"]
 
     def run_phase(
         self, step: int, phase: str, *, deadline_s: float, wait_s: float = 10, on_wait: OnWait | None = None
@@ -190,25 +242,37 @@ def drive_step(
     return results
 
 
-def drive(client: ControlClient, run_step: Callable[[int], object], reattach: Callable[[], object]) -> ServiceStatus:
+def drive(
+    client: ControlClient,
+    run_step: Callable[[int], object],
+    reattach: Callable[[], object],
+    on_health: Callable[[HealthStatus], None] = stop_if_ill,
+) -> ServiceStatus:
     """Run steps until none is left. Which one is next is always asked of the service, which alone knows.
 
     ``reattach`` is called when the service has fallen silent; it brings the service back, and the step that it then
-    asks for is run.
+    asks for is run. ``on_health`` is called after each step that was run here; it may hold the next one, or raise. What a
+    step before had found stops nobody: whoever calls ``drive`` again has been told, and wants to go on.
 
     Raises:
         ControlError: a phase failed.
+        HealthStop: of ``on_health``.
         ServiceSilent: the service was lost MAX_RESTARTS times in a row without finishing a step between.
     """
     restarts, last_done = 0, 0
+    ran: int | None = None
     while True:
         try:
             status = client.status()
             if status.step > last_done:
                 restarts, last_done = 0, status.step
+            if ran is not None and status.step >= ran and status.serving:
+                ran = None
+                on_health(status.health)
             if status.next_step > status.steps:
                 return status
-            run_step(status.next_step)
+            ran = status.next_step
+            run_step(ran)
         except ServiceSilent as error:
             restarts += 1
             if restarts > MAX_RESTARTS:

@@ -1,6 +1,7 @@
 """The control API: how a driver (the Prefect flow, `openclaw-rl run`) asks the training service for the next phase.
 
-Verbs are idempotent by step number, waits are bounded (long polling), and no tensor and no turn passes here.
+Verbs are idempotent by step number, waits are bounded (long polling), and no tensor passes here. Of the turns two of a step do,
+shortened, for people to read on the machine that drives the run: some 40 kB at most.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from openclaw_core.errors import OpenClawError
+from openclaw_core.health import Health, Verdict
+from openclaw_core.inspection.reader import LedgerReader
 from openclaw_core.ledger import Outcome
 from openclaw_core.loop.learner import Learner
 from openclaw_core.loop.loop import Loop
 from openclaw_core.loop.phases import PhaseConflict, PhaseRunner
+from openclaw_core.report.samples import step_samples
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +58,8 @@ class ServiceState:
     phases: PhaseRunner | None = None
     advice: Callable[[], str | None] = lambda: None
     """What to set so that more is learned from the requests that come."""
+    engines: Callable[[], list[dict[str, Any]]] = list
+    """What each engine is doing (Router.status)."""
     error: str | None = None
     """Why the start or the last phase failed."""
     shutdown: asyncio.Event = field(default_factory=asyncio.Event)
@@ -73,7 +79,7 @@ class ServiceState:
         """The body of GET /status."""
         head: dict[str, Any] = {"run_id": self.run_id, "steps": self.steps, "error": self.error}
         if self.loop is None or self.phases is None:
-            batch = {"ready": 0, "size": self.batch_size, "in_flight": 0, "judging": 0}
+            batch = {"ready": 0, "size": self.batch_size, "in_flight": 0, "unanswered": 0, "judging": 0, "queued": 0}
             progress = {
                 "step": 0,
                 "next_step": 1,
@@ -90,10 +96,12 @@ class ServiceState:
                 **progress,
                 "state": state,
                 "batch": batch,
+                "engines": self.engines(),
                 "judge": {"unavailable": 0, "away_s": 0.0, "alert": None},
                 "metrics": {},
                 "waiting_for": self._starting(),
                 "advice": None,
+                "health": Health(Verdict(0)).as_json(),
             }
         loop, next_step = self.loop, self.loop.ledger.next_step()
         last = loop.ledger.step(next_step - 1)
@@ -111,12 +119,16 @@ class ServiceState:
                 "ready": self.batch_size if loop.ledger.step(next_step) else min(loop.intake.ready, self.batch_size),
                 "size": self.batch_size,
                 "in_flight": loop.room.in_flight,
+                "unanswered": loop.intake.waiting,
                 "judging": loop.intake.judging,
+                "queued": loop.room.queue,
             },
+            "engines": self.engines(),
             "judge": loop.intake.judge.status(),
             "waiting_for": loop.waiting_for(),
             "advice": self.advice(),
             "metrics": last.metrics if last else {},
+            "health": loop.health.as_json(),
             "eta_s": _time_left(loop, self.steps - next_step + 1),
         }
 
@@ -147,6 +159,17 @@ def create_control_app(service: ServiceState, export_dir: Path) -> FastAPI:
     @app.get("/status")
     async def status() -> dict[str, Any]:
         return service.status()
+
+    @app.get("/steps")
+    async def steps(after: int = Query(0, ge=0), limit: int = Query(200, ge=1, le=500)) -> dict[str, Any]:
+        loop, _ = service.ready()
+        return {"rows": loop.metrics_file.rows(after, limit)}
+
+    @app.get("/steps/{step}/samples")
+    def samples(step: int) -> dict[str, Any]:  # in a thread, with a connection of its own: the ledger belongs to the loop's
+        loop, _ = service.ready()
+        with LedgerReader(loop.run.ledger_file) as reader:
+            return {"samples": step_samples(reader, step)}
 
     @app.post("/steps/{step}/{phase}")
     async def run_phase(step: int, phase: str, wait_s: float = Query(30, ge=0, le=300)) -> dict[str, Any]:

@@ -76,12 +76,16 @@ class Learner:
         samples: list[Sample],
         probe: Mapping[str, tuple[float, ...]],
         scores: Mapping[str, Score] | None,
+        w_opd: float | None = None,
     ) -> TrainResult:
-        """The optimiser steps of one rollout. Until ``recorded`` is called, the weights are ahead of the ledger."""
+        """The optimiser steps of one rollout, with ``w_opd`` in place of loss.w_opd.
+
+        Until ``recorded`` is called, the weights are ahead of the ledger.
+        """
 
         async def train(trainer: TrainerGroup) -> TrainResult:
             self._unrecorded = True
-            result = await trainer.train(step, samples, probe, scores)
+            result = await trainer.train(step, samples, probe, scores, w_opd)
             # Under the lock: from its release to ``recorded`` nothing is awaited, so that no other call finds these weights
             # ahead of the ledger and drops them.
             await self._keep_table(step, result)
@@ -170,7 +174,7 @@ class Learner:
         self.version, samples, scores = version, self._samples_of(record), None
         if self._config.scorer.placement == "separate":
             scores = await self._score(trainer, samples)
-        result = await trainer.train(record.step, samples, {}, scores)
+        result = await trainer.train(record.step, samples, {}, scores, record.metrics.get("train/w_opd"))
         made, recorded = result.metrics["train/optimizer_steps"], record.metrics.get("train/optimizer_steps")
         if result.skipped or recorded not in (None, made):
             raise TrainerError(

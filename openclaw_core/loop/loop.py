@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,9 @@ from openclaw_core.config.schema import RunConfig
 from openclaw_core.engines.protocol import Engine
 from openclaw_core.errors import OpenClawError
 from openclaw_core.gateway.admission import WaitingRoom
+from openclaw_core.health import Health, Row, examine, w_opd_in_force
 from openclaw_core.ledger import JudgedTurn, Ledger, StepRecord, StepState
+from openclaw_core.loop.baseline import PERSONAS, baseline_metrics, with_baselines
 from openclaw_core.loop.intake import Intake
 from openclaw_core.loop.learner import Learner
 from openclaw_core.loop.metrics import MetricsFile, rollout_metrics
@@ -66,6 +68,9 @@ class Loop:
         self.learner, self.engine, self.encode_hint = learner, engine, encode_hint
         self.metrics_file = MetricsFile(run.metrics_file, ledger)
         self.publisher = Publisher(room, engine, config.rollout)
+        self.tell_health: Callable[[Health], None] = lambda health: None
+        """Called once for each step after which the run is better or worse off than before."""
+        self.health = examine((), config)
         self.version = 0
         self.holding = True
         """Under max_staleness 0: no main turn is admitted from batch-full to publish (and before the first collection)."""
@@ -86,6 +91,7 @@ class Loop:
         self.version = self.learner.version
         await self._publish_weights()
         self.metrics_file.rebuild()
+        self.health = examine(self._reported(), self.config)
         self.intake.resume()
 
     async def collect(self, step: int) -> dict[str, Any]:
@@ -126,9 +132,14 @@ class Loop:
             assert self._scored is not None
             samples = self._scored.samples
             started = time.monotonic()
-            result = await self.learner.train(step, samples, self._scored.probe, self._scored.scores)
+            before = self.ledger.step(step - 1)
+            w_opd = w_opd_in_force(before and before.metrics, self.config)
+            result = await self.learner.train(step, samples, self._scored.probe, self._scored.scores, w_opd)
             self._timings["perf/train_time"] = time.monotonic() - started
             metrics = {**rollout_metrics(samples, self.version, self.intake, self._timings), **result.metrics, **self._timings}
+            metrics["train/w_opd"] = w_opd
+            if self.config.loss.advantage_baseline == "persona_mean":
+                metrics |= baseline_metrics(samples)
             metrics["train/skipped_steps"] = sum(record.skipped for record in self.ledger.steps()) + result.skipped
             version = self.version + (not result.skipped)
             self.ledger.record_training(step, version, result.skipped, metrics | {"train/bad_samples": result.bad_samples})
@@ -156,10 +167,18 @@ class Loop:
         record = self._record(step)
         if record.state is StepState.PUBLISHED:
             metrics = self.metrics_file.complete(record, self._timings)
-            if step % self.config.train.save_interval == 0 or step == self.config.train.steps:
+            health = examine([*self._reported(), {"step": step, **metrics}], self.config)
+            metrics |= health.metrics()
+            due = step % self.config.train.save_interval == 0 or step == self.config.train.steps
+            if due or health.action in ("pause", "stop"):
                 await self.learner.save(step, self.version)
             self.ledger.advance_step(step, StepState.REPORTED, metrics)
             self.metrics_file.append(self._record(step))
+            self.health = health
+            if health.changed:
+                findings = [str(finding) for finding in health.verdict.findings]
+                log.warning("health_changed", step=step, state=health.verdict.state, findings=findings)
+                self.tell_health(health)
             log.info("step_reported", step=step, version=record.version, **_picked(metrics, "rollout/"))
         return self._record(step).metrics
 
@@ -208,7 +227,12 @@ class Loop:
 
     def samples(self, record: StepRecord) -> list[Sample]:
         """The samples of a recorded step, in their order."""
-        return [self._sample(judged) for judged in self.ledger.turns(record.turn_ids)]
+        samples = [self._sample(judged) for judged in self.ledger.turns(record.turn_ids)]
+        if self.config.loss.advantage_baseline == "none":
+            return samples
+        facts = self.ledger.session_facts
+        personas = record.metrics.get(PERSONAS) or [facts.persona(sample.session_id) for sample in samples]
+        return with_baselines(samples, personas, (other for other in self.ledger.steps() if other.step < record.step))
 
     def _sample(self, judged: JudgedTurn) -> Sample:
         return build_sample(judged, self.config, self.encode_hint)
@@ -222,6 +246,11 @@ class Loop:
                 f"step {record.step}: the gradient was not finite {skips} times in a row, more than "
                 f"train.max_consecutive_skips allows; last in samples {', '.join(samples)}"
             )
+
+    def _reported(self) -> list[Row]:
+        """The metrics of the steps that are done, as the health rules read them."""
+        done = (record for record in self.ledger.steps() if record.state is StepState.REPORTED)
+        return [{"step": record.step, **record.metrics} for record in done]
 
     def _record(self, step: int) -> StepRecord:
         record = self.ledger.step(step)

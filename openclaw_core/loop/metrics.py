@@ -53,6 +53,11 @@ class MetricsFile:
         with self._path.open("a") as file:
             file.write(self._line(record))
 
+    def rows(self, after: int, limit: int) -> list[Metrics]:
+        """At most ``limit`` lines of the file, parsed, of the steps after ``after``."""
+        done = [record for record in self._ledger.steps() if record.step > after and record.state is StepState.REPORTED]
+        return [self._row(record) for record in done[:limit]]
+
     def complete(self, record: StepRecord, timings: dict[str, float]) -> Metrics:
         """A published step's metrics with what is known only at its end: outcomes, drops, times."""
         first = [outcome for outcome in self._ledger.outcomes(record.step) if outcome.first]
@@ -73,5 +78,9 @@ class MetricsFile:
         }
 
     @staticmethod
-    def _line(record: StepRecord) -> str:
-        return json.dumps({"step": record.step, "version": record.version, **record.metrics}) + "\n"
+    def _row(record: StepRecord) -> Metrics:
+        return {"step": record.step, "version": record.version, **record.metrics}
+
+    @classmethod
+    def _line(cls, record: StepRecord) -> str:
+        return json.dumps(cls._row(record)) + "\n"

@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from openclaw_core.cluster.liveness import Liveness
 from openclaw_core.config import RunConfig
+from openclaw_core.config.env import WEBHOOK
 from openclaw_core.engines.router import Router, SlotState
 from openclaw_core.engines.start import engine_starts
 from openclaw_core.errors import OpenClawError
@@ -28,6 +29,7 @@ from openclaw_core.gateway.chat import GatewayDeps
 from openclaw_core.gateway.counts import advice
 from openclaw_core.gateway.metrics import Reading
 from openclaw_core.gateway.rendering import ChatRenderer
+from openclaw_core.health.webhook import Webhook
 from openclaw_core.judge import build_judge
 from openclaw_core.judge.own_servers import JudgeServers
 from openclaw_core.keys import KeyFile
@@ -80,6 +82,7 @@ async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: 
         weights_again=lambda version: loop.weights_again(version),
     )
     stack.push_async_callback(router.close)
+    state.engines = router.status
     starting = asyncio.create_task(router.start())  # while the trainer starts
     stack.callback(starting.cancel)
 
@@ -101,6 +104,10 @@ async def _assemble(config: RunConfig, run: RunDir, state: ServiceState, stack: 
     learner = state.learner = Learner(config, run, ledger, lambda record: loop.samples(record))
     stack.callback(learner.stop)
     loop = Loop(config, run, ledger, intake, room, learner, router, lambda hint: renderer.hint_ids(hint, label))
+    if (address := keys.external_keys.get(WEBHOOK)) is not None:
+        webhook = Webhook(address, config.health, run.run_id)
+        stack.push_async_callback(webhook.finish)
+        loop.tell_health = webhook.tell
     await learner.restore()
     await starting
     await loop.resume()

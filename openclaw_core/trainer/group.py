@@ -87,12 +87,14 @@ class TrainerGroup:
         samples: list[Sample],
         probe: Mapping[str, tuple[float, ...]],
         scores: Mapping[str, Score] | None = None,
+        w_opd: float | None = None,
     ) -> TrainResult:
         """The optimiser steps of one rollout.
 
-        ``probe``: the engine's own log-probs of some of the samples, for the parity metric; ``scores``: of a separate scorer.
+        ``probe``: the engine's own log-probs of some of the samples, for the parity metric; ``scores``: of a separate scorer;
+        ``w_opd``: in place of loss.w_opd.
         """
-        results: list[RankResult] = await self.ranks.call("train", step, samples, dict(probe), scores)
+        results: list[RankResult] = await self.ranks.call("train", step, samples, dict(probe), scores, w_opd)
         order = {sample.sample_id: index for index, sample in enumerate(samples)}
         return _merge(results, order, self._config.train.tensor_parallel, self._config.train.steps_per_rollout)
 

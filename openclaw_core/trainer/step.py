@@ -8,7 +8,7 @@ With several optimiser steps the old policy is a pass of its own before the firs
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -73,6 +73,10 @@ class HybridStep:
         self._model, self.scorer, self._head, self._config = model, scorer, head, config
         self._record_tokens = record_tokens
 
+    def weigh_opd(self, w_opd: float) -> None:
+        """From here on the distillation term has this weight. Not 0 where the configuration's is not: teachers are asked."""
+        self._loss = replace(self._loss, w_opd=w_opd)
+
     def __call__(
         self,
         batch: MicroBatch,
@@ -102,7 +106,7 @@ class HybridStep:
             cur_logp=now.logp[:, 0],
             old_logp=old[:, 0],
             rollout_logp=batch.rollout_logp,
-            advantage=batch.per_row([s.reward for s in batch.samples]),
+            advantage=batch.per_row([s.reward - s.baseline for s in batch.samples]),
             entropy=now.entropy,
             mask=mask,
             weight=token_weights(mask, batch.sample_index, global_samples=global_samples),

@@ -91,11 +91,15 @@ class TrainerWorker(Rank):
         self.at("ready")
         log.info("trainer_ready", rank=self.rank, model=str(self.base_checkpoint), dtype=config.model.dtype)
 
-    def train(self, step: int, samples: list[Sample], probe: Probe, scores: Scores | None) -> RankResult:
+    def train(
+        self, step: int, samples: list[Sample], probe: Probe, scores: Scores | None, w_opd: float | None = None
+    ) -> RankResult:
         """The optimiser steps of one rollout on this rank's share of the batch, or, by the guard, none.
 
         Every rank gets the whole batch and takes its share by itself; ``scores`` are those of a separate scorer.
+        ``w_opd``: in place of loss.w_opd.
         """
+        self.step.weigh_opd(self.config.loss.w_opd if w_opd is None else w_opd)
         count = self.config.train.steps_per_rollout
         shares = [samples[i::count] for i in range(count)]
         batches = [self.micro_batches(share) for share in shares]

@@ -11,7 +11,7 @@ from pathlib import Path
 from openclaw_core.errors import OpenClawError
 from openclaw_core.trainer.retention import CheckpointError, read_info
 from openclaw_core.weights.child import Log, run_module
-from openclaw_core.weights.files import remove
+from openclaw_core.weights.files import remove, sha256
 from openclaw_core.weights.hf_files import digest
 from openclaw_core.weights.spec import Dtype, ModelSpec
 
@@ -44,11 +44,15 @@ def convert_checkpoint(hf_dir: Path, out_dir: Path, dtype: Dtype, log: Log, dead
 
 
 def _made_of(out_dir: Path, hf_dir: Path, dtype: str) -> bool:
+    """Whether it is there, of these files, and as it was written."""
     try:
         info = read_info(out_dir)
     except CheckpointError:  # none there, or one of another version
         return False
-    return info.dtype == dtype and info.meta.get("hf") == digest(hf_dir)
+    if info.dtype != dtype or info.meta.get("hf") != digest(hf_dir):
+        return False
+    files = {name: out_dir / name for name in info.parts}
+    return all(file.is_file() and sha256(file) == info.parts[name].sha256 for name, file in files.items())
 
 
 def _convert(hf_dir: Path, out_dir: Path, dtype: Dtype) -> None:

@@ -102,7 +102,7 @@ def connection_folder(process: int) -> Path:
 
 
 def test_a_shell_opens_in_the_container_and_leaves_nothing_behind(run: RunDir, head: str) -> None:
-    terminal = Terminal(command(run, "node-a", "--run", RUN))
+    terminal = Terminal(command(run, "node-a", "--run-id", RUN))
     terminal.until(r"bash-\S+# ")
     folder = connection_folder(terminal.process.pid)
     assert folder.is_dir()
@@ -145,7 +145,7 @@ def test_a_container_that_has_ended_is_no_place_for_a_shell(run: RunDir, head: s
 
 
 def test_a_run_that_there_is_not_is_told_with_those_that_there_are(run: RunDir) -> None:
-    assert refused(run, "node-a", "--run", "other").startswith("error: no run 'other' in ")
+    assert refused(run, "node-a", "--run-id", "other").startswith("error: no run 'other' in ")
 
 
 def test_a_run_on_this_machine_has_no_containers(tmp_path: Path) -> None:

@@ -43,6 +43,9 @@ class Poisoned:
     def __init__(self, step: Any, worker: Any, sample: str) -> None:
         self._step, self._parameter, self._sample = step, next(worker.gpt.parameters()), sample
 
+    def weigh_opd(self, w_opd: float) -> None:
+        self._step.weigh_opd(w_opd)
+
     def __call__(self, batch: Any, *arguments: Any, **options: Any) -> Any:
         outcome = self._step(batch, *arguments, **options)
         if self._sample not in [s.sample_id for s in batch.samples]:

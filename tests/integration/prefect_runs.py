@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 from uuid import UUID
 
+from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
     FlowFilter,
@@ -13,7 +15,9 @@ from prefect.client.schemas.filters import (
     FlowRunFilterId,
     FlowRunFilterParentFlowRunId,
 )
-from prefect.client.schemas.objects import FlowRun, TaskRun
+from prefect.client.schemas.objects import FlowRun, State, TaskRun
+from prefect.flow_engine import run_flow
+from prefect.states import AwaitingRetry
 
 from flows.local_prefect import RECORDER_FLUSH_S
 
@@ -39,3 +43,11 @@ def step_runs(parent_id: UUID) -> list[FlowRun]:
             flow_run_filter=FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[parent_id])),
         )
     return sorted(runs, key=lambda run: str(run.start_time))
+
+
+def retry(flow: Flow[..., Any], flow_run_id: UUID) -> State[Any]:
+    """Another attempt of a flow run in this process, as `prefect flow-run retry` does; how it ended."""
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(flow_run_id, AwaitingRetry(), force=True)
+        flow_run = client.read_flow_run(flow_run_id)
+    return run_flow(flow, flow_run=flow_run, parameters=flow_run.parameters, return_type="state")  # pyright: ignore[reportReturnType]

@@ -112,6 +112,9 @@ def test_a_conversion_is_reused_until_its_files_or_the_format_change(
     assert not convert_checkpoint(tiny_llama_dir, torch_dist, "bf16", print).reused
     assert convert_checkpoint(tiny_llama_dir, torch_dist, "bf16", print).reused
     manifest = json.loads((torch_dist / "meta.json").read_text())
+    part = torch_dist / min(manifest["parts"])
+    part.write_bytes(part.read_bytes()[:-1] + b"?")
+    assert not convert_checkpoint(tiny_llama_dir, torch_dist, "bf16", print).reused
     del manifest["parts"]
     (torch_dist / "meta.json").write_text(json.dumps(manifest))
     assert not convert_checkpoint(tiny_qwen3_dir, torch_dist, "bf16", print).reused

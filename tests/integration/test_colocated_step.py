@@ -107,3 +107,13 @@ def test_a_sample_that_engine_and_trainer_disagree_on_is_masked_but_counts(tmp_p
 
     assert ours.masked == {"three hints": "logprob_mismatch"}
     assert ours.loss == pytest.approx(result.loss.item() / 2, abs=1e-5)
+
+
+def test_the_advantage_is_the_reward_less_its_baseline(tmp_path: Path) -> None:
+    models, samples = Models.make(tiny_llama, tied=True), make_samples()[:2]
+    less = [replace(sample, reward=sample.reward - 0.25) for sample in samples]
+    result, _ = expected(models, less, settings_of({}))
+    based = [replace(sample, baseline=0.25) for sample in samples]
+    ((ours,),) = run_jobs([Job(models, based, [{"overrides": {}}])], tmp_path)
+
+    assert ours.loss == pytest.approx(result.loss.item(), abs=1e-5)

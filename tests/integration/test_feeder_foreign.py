@@ -217,6 +217,7 @@ async def test_the_command_feeds_a_gateway_by_url_and_key_file_until_it_is_told_
         "-m",
         "openclaw_core.cli",
         "feed",
+        "--json",
         "--url",
         world.gateway_url,
         "--key-file",
@@ -230,7 +231,7 @@ async def test_the_command_feeds_a_gateway_by_url_and_key_file_until_it_is_told_
         await world.until(lambda: len(world.of("next_state")) >= 30)
         child.send_signal(signal.SIGTERM)
         out, _ = await asyncio.wait_for(child.communicate(), 60)
-    told = json.loads(out.decode().splitlines()[-1])
+    told = json.loads(out)
     assert child.returncode == 0
     assert (told["ended"], told["failures"]) == ("stopped", 0)
     assert 30 <= told["sessions"] <= told["turns"] and told["tasks"] >= 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -13,12 +12,11 @@ from prefect.runtime import flow_run as this_run
 
 from flows.train_loop import train_loop
 from openclaw_core.config import load_config
-from openclaw_core.evaluation import EvalReport
-from openclaw_core.evaluation.report import Finding, Tally
 from openclaw_core.loop.client import PHASES, ControlError
 from openclaw_core.rundir import RunDir, create_run
 from tasks.feeder import FeederSwitch
 from tests.control_stub import StubService
+from tests.integration.evaluated import add_evaluations
 from tests.integration.prefect_runs import step_runs, task_runs
 from tests.ports import free_ports
 
@@ -31,25 +29,7 @@ def run(tmp_path: Path) -> RunDir:
     """A run that has been evaluated already: nobody answers at its gateway."""
     config = load_config("local-cpu", {"paths.runs": str(tmp_path), "train.steps": STEPS, **free_ports()})
     run = create_run(config, "r")
-    tally = Tally.of(
-        [Finding(persona="ta", message="m", answer="a", satisfied=True, relevant=True, words=1, truncated=False, version=0)]
-    )
-    run.evaluation.mkdir()
-    for label in ("before", "after"):
-        report = EvalReport(
-            label=label,
-            created_at=time.time(),
-            model="m",
-            versions=(0,),
-            problems=1,
-            seed=1,
-            temperature=1.0,
-            max_tokens=1,
-            total=tally,
-            personas={"ta": tally},
-            samples=(),
-        )
-        (run.evaluation / f"{label}.json").write_text(report.model_dump_json())
+    add_evaluations(run)
     return run
 
 
@@ -70,6 +50,21 @@ def test_every_step_is_a_run_of_its_own_with_the_five_phases(run: RunDir, servic
     assert [step.name for step in steps] == [f"step-{number:05d}" for number in range(1, STEPS + 1)]
     assert [task.name for task in task_runs(steps[0].id)] == list(PHASES)
     assert run.summary_file.exists()
+
+
+def test_a_run_of_prefects_may_cover_several_fast_steps(run: RunDir, service: StubService):
+    monitored = run.config().model_copy(update={"train": run.config().train.model_copy(update={"monitor_every": 2})})
+    run.config_file.write_text(monitored.model_dump_json())
+
+    @flow
+    def once() -> str:
+        train_loop(str(run.path), FeederSwitch())
+        return str(this_run.id)
+
+    steps = step_runs(UUID(once()))
+    assert [step.name for step in steps] == ["steps-00001-00002", "steps-00003-00004", "step-00005"]
+    assert [task.name for task in task_runs(steps[0].id)] == [*PHASES, *PHASES]
+    assert service.done == [(step, phase) for step in range(1, STEPS + 1) for phase in PHASES]
 
 
 def test_a_retry_goes_on_with_the_step_that_the_service_asks_for(run: RunDir, service: StubService):

@@ -71,7 +71,7 @@ def test_list_has_a_row_a_turn_within_100_columns(run: RunDir) -> None:
 )
 def test_list_filters_and_speaks_json(run: RunDir, options: list[str], found: list[str]) -> None:
     result = invoke("list", str(run.path), "--json", *options)
-    assert [json.loads(line)["turn_id"] for line in result.output.splitlines()] == found
+    assert [turn["turn_id"] for turn in json.loads(result.stdout)["turns"]] == found
 
 
 @pytest.mark.parametrize("options", [["--reward", "2"], ["--status", "lost"], ["--limit", "0"], ["--step", "0"]])
@@ -192,8 +192,7 @@ def test_an_export_holds_the_tables_of_tokens(run: RunDir, tmp_path: Path, suffi
 def test_both_forms_have_the_same_columns_and_nothing_is_left_out(run: RunDir, tmp_path: Path, suffix: str) -> None:
     """A field that is new in the ledger's nouns must get a place in the Parquet schema."""
     (row,) = exported(run, tmp_path / f"turns{suffix}", "--reward", "-1")
-    (line,) = invoke("list", str(run.path), "--reward", "-1", "--json").output.splitlines()
-    expected = json.loads(line)
+    (expected,) = json.loads(invoke("list", str(run.path), "--reward", "-1", "--json").output)["turns"]
     assert list(row) == list(expected)
     for name in ("sampling", "next_state", "judgement"):
         assert row[name] == expected[name]

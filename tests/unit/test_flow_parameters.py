@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 
 from blocks import ClusterBlock, ImageBlock, ModelBlock, SimulatorBlock
-from blocks.cluster import Host, Ssh
+from blocks.cluster import Host, HostMount, Ssh
 from blocks.image import Build
 from flows.parameters import default_run_id, locate_run, open_run, resolve_config
 from openclaw_core.config import ConfigError, load_config
@@ -67,9 +67,12 @@ def test_a_cluster_block_can_say_all_that_the_configuration_of_a_host_can():
     assert set(Ssh.model_fields) == set(SshConfig.model_fields)
     block, config = Host(name="n", roles=["train"]), HostConfig(name="n", roles=("train",))
     assert block.model_dump() == config.model_dump(mode="json")
-    for model in (ClusterBlock, Host, Build, Ssh):
-        undescribed = [name for name, field in model.model_fields.items() if not field.title and not name.startswith("_")]
-        assert not undescribed, model.__name__
+
+
+@pytest.mark.parametrize("model", [ClusterBlock, Host, Ssh, HostMount, ImageBlock, Build, ModelBlock, SimulatorBlock])
+def test_every_field_of_a_block_is_named_and_explained(model: type[BaseModel]):
+    shown = {name: field for name, field in model.model_fields.items() if not name.startswith("_")}
+    assert not [name for name, field in shown.items() if not (field.title and field.description)]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ def unit(name: str) -> tuple[configparser.ConfigParser, list[str]]:
 
 def environment() -> dict[str, str]:
     lines = (ROOT / "ops/systemd/openclaw.env").read_text().splitlines()
-    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    pairs = (line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    return {name: value.strip("'") for name, value in pairs}  # quoted as systemd wants it
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")

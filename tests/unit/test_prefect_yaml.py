@@ -52,20 +52,35 @@ def test_an_entrypoint_is_the_flow(deployment: dict[str, Any], monkeypatch: pyte
     assert load_flow_from_entrypoint(deployment["entrypoint"], use_placeholder_flow=False).name == "openclaw"
 
 
-@pytest.mark.parametrize("deployment", DEPLOYMENTS.values(), ids=list(DEPLOYMENTS))
-def test_one_cluster_has_one_run_at_a_time(deployment: dict[str, Any]):
-    assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
+@pytest.mark.parametrize("deployment", DEPLOYED.values(), ids=list(DEPLOYED))
+def test_no_deployment_has_a_limit_whose_lease_ends_the_run(deployment: dict[str, Any]):
+    assert "concurrency_limit" not in deployment
+    assert deployment["work_pool"] == PREFECT_YAML["definitions"]["pool"]
     assert deployment["work_pool"]["name"] == "openclaw"
 
 
-@pytest.mark.parametrize(("name", "flow"), [("evaluate", evaluate_run)])
-def test_a_flow_beside_a_run_can_be_deployed_and_waits_for_no_run(name: str, flow: Any, monkeypatch: pytest.MonkeyPatch):
+def test_these_flows_are_deployed_beside_a_run():
+    assert set(BESIDE_A_RUN) == {"evaluate", "feeder", "teardown", *STAGES}
+
+
+@pytest.mark.parametrize(("name", "flow"), [("evaluate", evaluate_run), ("feeder", feeder), ("teardown", teardown_run)])
+def test_a_flow_beside_a_run_can_be_deployed(name: str, flow: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     deployment = BESIDE_A_RUN[name]
     assert load_flow_from_entrypoint(deployment["entrypoint"], use_placeholder_flow=False).name == flow.name
     assert deployment["enforce_parameter_schema"]
-    assert "concurrency_limit" not in deployment
-    assert deployment["work_pool"] == DEPLOYMENTS["local-cpu"]["work_pool"]
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_each_stage_has_a_deployment_of_its_own(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    deployment = BESIDE_A_RUN[name]
+    assert (
+        load_flow_from_entrypoint(deployment["entrypoint"], use_placeholder_flow=False).name == stage.name == "openclaw-stage"
+    )
+    assert deployment["parameters"] == {"name": name}
+    assert deployment["enforce_parameter_schema"]
+    validate(deployment["parameters"], parameter_schema(stage).model_dump_for_openapi(), raise_on_error=True)
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,31 @@ async def test_an_engine_that_does_not_take_a_version_never_answers_with_another
     assert (await world.back("b")).serving == 7
 
 
+async def test_its_status_says_which_version_each_engine_took(world: World) -> None:
+    def told() -> dict[str, tuple[str, int | None, int]]:
+        return {each["name"]: (each["state"], each["version"], each["restarts"]) for each in world.router.status()}
+
+    assert told() == {"a": ("ready", None, 0), "b": ("ready", None, 0)}
+    await publish(world.router, 6)
+    world.engine("b").loads = False
+    await world.router.pause()
+    await world.router.load_weights("weights 7", 7, "checksum")
+    assert told() == {"a": ("ready", 7, 0), "b": ("starting", 6, 0)}
+    await world.router.resume()
+    await world.back("b")
+    assert told() == {"a": ("ready", 7, 0), "b": ("ready", 7, 1)}
+    a, b = world.engine("a"), world.engine("b")
+    for engine in (a, b):
+        engine.gate.clear()
+    asked = asyncio.create_task(world.ask())
+    while not a.sessions and not b.sessions:
+        await asyncio.sleep(0)
+    assert sum(each["in_flight"] for each in world.router.status()) == 1
+    for engine in (a, b):
+        engine.gate.set()
+    await asked
+
+
 async def test_a_version_that_no_engine_takes_is_an_error_and_a_retry_finds_them_back(world: World) -> None:
     for name in world.lives:
         world.engine(name).loads = False

@@ -1,0 +1,104 @@
+"""A run is cancelled, suspended and resumed, as by a person; and two runs that need the same machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL
+from prefect.states import Suspended
+
+from flows.local_prefect import HOME
+from openclaw_core.config.env import child_environment
+from openclaw_core.ledger import Ledger, StepState
+from openclaw_core.trainer import retention
+from tests.drills.conftest import Start
+from tests.drills.going import Going, leftovers, until
+
+pytestmark = [pytest.mark.drills, pytest.mark.timeout(1200)]
+
+
+STRANGERS = {"rollout.max_staleness": 1}
+"""As the presets for people: with 0, local-cpu's, a new session waits at the gateway while the batch is full."""
+
+
+def in_shell(command: str, going: Going) -> None:
+    """`python -m flows.pause COMMAND RUN`."""
+    environment = child_environment({"PREFECT_API_URL": str(PREFECT_API_URL.value())})
+    words = [sys.executable, "-m", "flows.pause", command, going.run.run_id]
+    subprocess.run(words, cwd=HOME, env=environment, check=True, capture_output=True, timeout=120)
+
+
+def in_ui(going: Going) -> None:
+    """What the UI asks for under Suspend."""
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(going.id, Suspended(timeout_seconds=3600))
+
+
+def serves(going: Going) -> bool:
+    """Whether a user gets an answer."""
+    headers = {"Authorization": f"Bearer {going.run.secrets().api_key}"}
+    body = {"model": going.config.model.name, "messages": [{"role": "user", "content": "How are you?"}], "max_tokens": 4}
+    answer = httpx.post(f"{going.config.gateway_url}/chat/completions", headers=headers, json=body, timeout=60)
+    return answer.is_success
+
+
+def suspended(going: Going, how: Callable[[Going], None]) -> None:
+    """The flow's process and the feeder end before the next step; the service does not."""
+    flow = going.process()
+    how(going)
+    until(lambda: not flow.is_running(), "the flow's process has ended")
+    assert going.state.name == "Suspended"
+    assert not going.alive("feeder")
+    assert going.alive("stand-in")
+    assert serves(going)
+
+
+def test_cancelled_while_another_one_waits(start: Start):
+    going = start(steps=50)
+    going.await_step(3)
+    waiting = start(steps=2)
+    until(lambda: waiting.logged(f"is held by run {going.run.run_id}"), "it is said who has the machine")
+    began = time.monotonic()
+    going.command("cancel")
+    going.await_state("Cancelled")
+    print(f"cancelled after {time.monotonic() - began:.1f} s")  # noqa: T201
+    until(lambda: not leftovers(going.run.path), "nothing of it is left")
+    ledger = Ledger(going.run.ledger_file)
+    trained = [record.step for record in ledger.steps() if record.version is not None]
+    ledger.close()
+    checkpoint = retention.latest(going.run.checkpoints)
+    assert checkpoint == retention.step_directory(going.run.checkpoints, trained[-1]), "nothing is to be trained again"
+    waiting.await_state("Completed")
+    waiting.check_trained_once()
+    assert "wait-for-hosts" in [stage.name for stage in waiting.stages()]
+
+
+def test_suspended_and_resumed(start: Start):
+    going = start(steps=6, **STRANGERS)
+    going.await_step(2)
+    suspended(going, in_ui)
+    reported = Ledger(going.run.ledger_file)
+    assert all(record.state is StepState.REPORTED for record in reported.steps()), "it stops between two steps"
+    reported.close()
+    service = going.service().pid
+    in_shell("resume", going)
+    going.await_step(4)
+    assert going.service().pid == service
+    going.await_state("Completed")
+    going.check_trained_once()
+    going.check_attempts(2)
+
+
+def test_cancelled_while_it_is_suspended(start: Start):
+    going = start(steps=50, **STRANGERS)
+    going.await_step(2)
+    suspended(going, lambda going: in_shell("suspend", going))
+    going.command("cancel")
+    going.await_state("Cancelled")
+    until(lambda: not leftovers(going.run.path), "nothing of it is left")
