@@ -149,7 +149,7 @@ def test_run_once_says_how_a_container_failed(engine: Engine, hosts: Hosts):
         ContainerFailed, match=r"host node-a: container .* ended with status 3; its last lines:\n(?s:.*)bad"
     ) as error:
         engine.run_once(spec(hosts, "for i in $(seq 40); do echo line $i; done; echo bad; exit 3"), lambda _: None, 60)
-    assert (error.value.exit_code, len(error.value.lines), error.value.lines[-1]) == (3, 30, "bad")
+    assert (error.value.status, len(error.value.lines), error.value.lines[-1]) == (3, 30, "bad")
     assert engine.of_run(RUN) == []
 
 
@@ -157,7 +157,7 @@ def test_run_once_ends_at_its_deadline(engine: Engine, hosts: Hosts):
     started = time.monotonic()
     with pytest.raises(ContainerFailed, match=r"did not end within 12 s; its last lines:\nat work") as error:
         engine.run_once(spec(hosts, "echo at work; sleep 600"), lambda _: None, 12)
-    assert error.value.exit_code is None
+    assert error.value.status is None
     assert time.monotonic() - started < 40
     assert engine.of_run(RUN) == []
 

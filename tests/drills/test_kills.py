@@ -27,7 +27,7 @@ def retried(going: Going, attempts: int = 2) -> None:
 
 
 def test_flow_process(start: Start):
-    going = start(steps=5)
+    going = start(steps=12)
     going.await_step(3, "collect")
     service = going.service().pid
     kill(going.process())
@@ -37,7 +37,7 @@ def test_flow_process(start: Start):
 
 
 def test_worker(start: Start, prefect: LocalPrefect):
-    going = start(steps=5)
+    going = start(steps=12)
     going.await_step(2)
     flow = going.process()
     kill(recorded(prefect, WORKER))
@@ -50,7 +50,7 @@ def test_worker(start: Start, prefect: LocalPrefect):
 
 
 def test_worker_and_flow_process_and_the_automation_finds_out(start: Start, prefect: LocalPrefect):
-    going = start(steps=5)
+    going = start(steps=12)
     going.await_step(2)
     flow = going.process()
     kill(recorded(prefect, WORKER))
@@ -62,7 +62,7 @@ def test_worker_and_flow_process_and_the_automation_finds_out(start: Start, pref
 
 def test_service(start: Start):
     """The driver brings it back by itself: the run is not even retried."""
-    going = start(steps=5)
+    going = start(steps=12)
     going.await_step(3, "collect")
     kill(going.service())
     going.await_state("Completed")
@@ -73,7 +73,7 @@ def test_service(start: Start):
 
 def test_engine_and_then_the_server_of_prefect(start: Start, prefect: LocalPrefect):
     """Neither ends the run: the engine is started again, and Prefect's server forgets nothing that the run holds."""
-    going = start(steps=5)
+    going = start(steps=12)
     going.await_step(2, "collect")
     kill(going.actor("EngineActor"))
     going.await_step(3)

@@ -80,7 +80,7 @@ def test_cancelled_while_another_one_waits(start: Start):
 
 
 def test_suspended_and_resumed(start: Start):
-    going = start(steps=6, **STRANGERS)
+    going = start(steps=12, **STRANGERS)
     going.await_step(2)
     suspended(going, in_ui)
     reported = Ledger(going.run.ledger_file)

@@ -93,6 +93,7 @@ def test_artifacts_show_table_summary_and_plots(cockpit: Cockpit, finished: str,
         page.goto(f"{cockpit.prefect.ui}/artifacts/artifact/{artifacts[key]['id']}")
         for text in shown:
             expect(page.get_by_text(text).first).to_be_visible()
+        expect(page.get_by_role("link", name="first-steps")).to_be_visible()
         shoot(page, "metrics" if key == "train-metrics" else key)
     page.goto(f"{cockpit.prefect.ui}/artifacts/artifact/{artifacts['plots']['id']}")
     picture = page.locator("img[src^='data:image/svg+xml']").first
@@ -108,7 +109,7 @@ def test_a_run_is_cancelled_by_its_button(cockpit: Cockpit, finished: str, page:
     cockpit.until(lambda: run.metrics_file.exists() and run.metrics_file.read_text(), "a first step")
     page.goto(cockpit.page_of(flow_run))
     page.get_by_role("button", name="Cancel").click()
-    page.get_by_role("button", name="Cancel", exact=True).last.click()
+    page.get_by_role("button", name="Confirm").click()
     cockpit.wait(flow_run, "Cancelled")
     expect(page.get_by_text("Cancelled", exact=True).first).to_be_visible()
     cockpit.until(lambda: not Processes(run.processes).alive(), "the end of what the run had started")

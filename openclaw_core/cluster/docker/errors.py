@@ -19,13 +19,13 @@ class EngineError(HostError):
 
 
 class ContainerFailed(HostError):
-    """A container ended with an exit status other than 0, or did not end in time (``exit_code`` None)."""
+    """A container ended with an exit status other than 0, or did not end in time (``status`` None)."""
 
-    def __init__(self, host: str, name: str, exit_code: int | None, why: str, lines: Sequence[str]) -> None:
+    def __init__(self, host: str, name: str, status: int | None, why: str, lines: Sequence[str]) -> None:
         said = "its last lines:\n" + "\n".join(lines) if lines else "it said nothing"
         super().__init__(host, f"container {name} {why}; {said}")
         self.name = name
-        self.exit_code = exit_code
+        self.status = status
         self.lines = tuple(lines)
 
 
