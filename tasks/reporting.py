@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import socket
+import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -34,6 +35,9 @@ from openclaw_core.report.series import Row
 from openclaw_core.report.table import ROWS, metrics_table
 from openclaw_core.rundir import RunDir
 
+WIDTH = 100
+"""Characters of a line in a code block."""
+
 
 class TrainingArtifacts:
     """A Watcher (report/recorder.py) that shows one train loop. An attempt that is made anew has versions of its own."""
@@ -51,8 +55,11 @@ class TrainingArtifacts:
         words = f"Run {self._run_id}: {status.step} of {status.steps} steps"
         self._progress("train-progress", status.step, status.steps, words)
         batch = status.batch
-        words = f"Step {min(status.next_step, status.steps)}, {status.phase or 'between two phases'}: {status.waiting_for}"
-        self._progress("batch-progress", batch.ready, batch.size, words)
+        if status.state == "finished":
+            self._progress("batch-progress", batch.size, batch.size, f"All {status.steps} steps are done")
+        else:
+            words = f"Step {status.next_step}, {status.phase or 'between two phases'}: {status.waiting_for}"
+            self._progress("batch-progress", batch.ready, batch.size, words)
         if rows:
             description = f"Run {self._run_id}: the last {ROWS} steps; all of them are in metrics.jsonl"
             table = metrics_table(rows)
@@ -128,7 +135,8 @@ def _vote(value: int | None) -> str:
 
 
 def _fenced(text: str) -> str:
-    """A code block whose fence is longer than any row of backticks in the text."""
+    """A code block whose fence is longer than any row of backticks in the text. Prefect's page does not wrap its lines."""
+    text = "\n".join(part for line in text.splitlines() for part in textwrap.wrap(line, WIDTH) or [""])
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}text\n{text}\n{fence}\n"
 

@@ -21,6 +21,8 @@ from openclaw_core.rundir import RunDir
 NO_AGENT = "No available agent"
 """What Ray's job API says while no node can start jobs yet."""
 AGENT_DEADLINE_S = 120.0
+ABORTED, ABORTED_TRIES = "Connection aborted", 3
+"""A busy dashboard drops a connection now and then; the same question is then asked again."""
 
 
 class ServiceJob:
@@ -62,6 +64,8 @@ class ServiceJob:
                     )
                 )
             except ClusterError as error:
+                if f"{submission_id} already exists" in str(error):  # it was taken, and its answer was lost
+                    return submission_id
                 # The dashboard answers before the agent that starts jobs is there; on a busy machine, long before.
                 if NO_AGENT not in str(error) or time.monotonic() > end:
                     raise
@@ -109,10 +113,14 @@ class ServiceJob:
         return [job for job in jobs if job.submission_id and job.submission_id.startswith(f"{self.run.run_id}-")]
 
     def _ask(self, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except (ConnectionError, requests.RequestException, RuntimeError) as error:
-            raise ClusterError(f"Ray's job API on {self._url} (ports.ray_dashboard): {error}") from error
+        for tries_left in reversed(range(ABORTED_TRIES)):
+            try:
+                return call()
+            except (ConnectionError, requests.RequestException, RuntimeError) as error:
+                if not tries_left or ABORTED not in str(error):
+                    raise ClusterError(f"Ray's job API on {self._url} (ports.ray_dashboard): {error}") from error
+            time.sleep(1)
+        raise AssertionError("the last try returns or raises")
 
 
 def keep_driver_logs(run: RunDir) -> None:

@@ -101,15 +101,15 @@ class Going:
             except ControlError:
                 return None
 
-    def await_step(self, step: int, phase: str | None = None) -> None:
-        """Until ``step`` is the next one, and in ``phase``."""
+    def await_step(self, step: int) -> None:
+        """Until the steps before it are done."""
 
         def there() -> bool:
             status, state = self.status(), self.state
             assert not state.is_final(), f"{state.name}: {state.message}"
-            return status is not None and status.next_step >= step and phase in (None, status.phase)
+            return status is not None and status.next_step >= step
 
-        until(there, f"{self.run.run_id} is at step {step}, {phase}")
+        until(there, f"{self.run.run_id} is at step {step}")
 
     def process(self) -> psutil.Process:
         """That of the flow."""

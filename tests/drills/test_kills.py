@@ -28,7 +28,7 @@ def retried(going: Going, attempts: int = 2) -> None:
 
 def test_flow_process(start: Start):
     going = start(steps=12)
-    going.await_step(3, "collect")
+    going.await_step(3)
     service = going.service().pid
     kill(going.process())
     assert "SIGKILL" in str(going.await_state("Crashed").message)
@@ -60,25 +60,19 @@ def test_worker_and_flow_process_and_the_automation_finds_out(start: Start, pref
     retried(going)
 
 
-def test_service(start: Start):
-    """The driver brings it back by itself: the run is not even retried."""
-    going = start(steps=12)
-    going.await_step(3, "collect")
-    kill(going.service())
-    going.await_state("Completed")
-    going.check_trained_once()
-    going.check_attempts(1)
-    assert "restart-service" in [stage.name for stage in going.stages()]
-
-
-def test_engine_and_then_the_server_of_prefect(start: Start, prefect: LocalPrefect):
-    """Neither ends the run: the engine is started again, and Prefect's server forgets nothing that the run holds."""
-    going = start(steps=12)
-    going.await_step(2, "collect")
-    kill(going.actor("EngineActor"))
+def test_service_and_engine_and_the_server_of_prefect(start: Start, prefect: LocalPrefect):
+    """None of them ends the run: the driver brings the service back, the service the engine, and Prefect's server, started
+    again, has forgotten nothing that the run holds."""
+    going = start(steps=20)
     going.await_step(3)
+    kill(going.service())
+    going.await_step(5)
+    kill(going.actor("EngineActor"))
+    going.await_step(7)
     kill(recorded(prefect, SERVER))
     prefect.start(going.config)
     going.await_state("Completed")
     going.check_trained_once()
     going.check_attempts(1)
+    assert "restart-service" in [stage.name for stage in going.stages()]
+    assert not going.logged("has lost the hold")

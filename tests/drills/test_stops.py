@@ -59,11 +59,8 @@ def suspended(going: Going, how: Callable[[Going], None]) -> None:
     assert serves(going)
 
 
-def test_cancelled_while_another_one_waits(start: Start):
-    going = start(steps=50)
-    going.await_step(3)
-    waiting = start(steps=2)
-    until(lambda: waiting.logged(f"is held by run {going.run.run_id}"), "it is said who has the machine")
+def cancelled(going: Going) -> None:
+    """The service ends its phase and writes a checkpoint; then nothing of the run is left."""
     began = time.monotonic()
     going.command("cancel")
     going.await_state("Cancelled")
@@ -74,25 +71,33 @@ def test_cancelled_while_another_one_waits(start: Start):
     ledger.close()
     checkpoint = retention.latest(going.run.checkpoints)
     assert checkpoint == retention.step_directory(going.run.checkpoints, trained[-1]), "nothing is to be trained again"
-    waiting.await_state("Completed")
-    waiting.check_trained_once()
-    assert "wait-for-hosts" in [stage.name for stage in waiting.stages()]
 
 
-def test_suspended_and_resumed(start: Start):
-    going = start(steps=12, **STRANGERS)
-    going.await_step(2)
-    suspended(going, in_ui)
-    reported = Ledger(going.run.ledger_file)
-    assert all(record.state is StepState.REPORTED for record in reported.steps()), "it stops between two steps"
-    reported.close()
-    service = going.service().pid
+def resumed(going: Going) -> None:
+    """It goes on with the next step, on the same service."""
+    ledger = Ledger(going.run.ledger_file)
+    assert all(record.state is StepState.REPORTED for record in ledger.steps()), "it stopped between two steps"
+    ledger.close()
+    service = going.service()
     in_shell("resume", going)
-    going.await_step(4)
-    assert going.service().pid == service
     going.await_state("Completed")
+    assert not [stage.name for stage in going.stages() if stage.name == "restart-service"]
+    assert [job.name for job in sorted(going.run.logs.glob("service-*.log"))] == ["service-1.log"]
+    assert not service.is_running()
     going.check_trained_once()
     going.check_attempts(2)
+
+
+def test_one_is_cancelled_and_the_one_that_waits_for_it_is_suspended_and_resumed(start: Start):
+    first = start(steps=50)
+    first.await_step(3)
+    second = start(steps=12, **STRANGERS)
+    until(lambda: second.logged(f"is held by run {first.run.run_id}"), "it is said who has the machine")
+    cancelled(first)
+    second.await_step(2)
+    suspended(second, in_ui)
+    resumed(second)
+    assert [stage.name for stage in second.stages()].count("wait-for-hosts") == 1
 
 
 def test_cancelled_while_it_is_suspended(start: Start):

@@ -19,6 +19,10 @@ PATIENCE_MS = 60_000
 """How long something may take to appear: page, server, worker and run share the cores."""
 
 
+STATES_BAR = 24
+"""Pixels at the lower edge of a graph."""
+
+
 class Window:
     """A window of the browser. Requests to other machines are refused, and remembered as all are."""
 
@@ -63,23 +67,24 @@ def field(page: Page | Locator, name: str) -> Locator:
 
 
 def node_bars(graph: Locator) -> list[tuple[int, int, int]]:
-    """Completed nodes of a run's graph, which is drawn on a canvas: (left, top, width) in pixels, the widest first."""
-    picture = np.asarray(Image.open(io.BytesIO(graph.screenshot())).convert("RGB")).astype(int)
+    """Lower edges of the completed nodes of a run's graph, which is drawn on a canvas: (left, row, width) in pixels, the
+    widest first. The bar of states below the nodes is left out."""
+    picture = np.asarray(Image.open(io.BytesIO(graph.screenshot())).convert("RGB")).astype(int)[:-STATES_BAR]
     red, green, blue = picture[..., 0], picture[..., 1], picture[..., 2]
     filled = (green - red > 80) & (green - blue > 60)
-    tops = filled[1:] & ~filled[:-1]
+    edges = filled[:-1] & ~filled[1:]
     bars: list[tuple[int, int, int]] = []
-    for row in np.flatnonzero(tops.any(axis=1)):
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], tops[row].astype(int), [0]])))
-        bars += [(int(left), int(row) + 1, int(right - left)) for left, right in zip(edges[::2], edges[1::2], strict=True)]
+    for row in np.flatnonzero(edges.any(axis=1)):
+        ends = np.flatnonzero(np.diff(np.concatenate([[0], edges[row].astype(int), [0]])))
+        bars += [(int(left), int(row), int(right - left)) for left, right in zip(ends[::2], ends[1::2], strict=True)]
     return sorted((bar for bar in bars if bar[2] >= 6), key=lambda bar: -bar[2])
 
 
 def unfold(page: Page, graph: Locator) -> None:
     """Click the arrow of the node that has others inside: the one whose click draws more nodes."""
     before = node_bars(graph)
-    for left, top, _ in before[:4]:
-        graph.click(position={"x": left + 14, "y": top + 14})
+    for left, row, _ in before[:4]:
+        graph.click(position={"x": left + 14, "y": row - 14})
         for _ in range(15):
             page.wait_for_timeout(200)
             if len(node_bars(graph)) >= len(before) + 3:

@@ -14,6 +14,7 @@ from openclaw_core.cluster.job import ServiceJob
 from openclaw_core.config import load_config
 from openclaw_core.rundir import create_run
 
+DROPPED = "('Connection aborted.', RemoteDisconnected('Remote end closed connection without response'))"
 BUSY = "Request failed with status code 500: No available agent to submit job, please try again later.."
 
 
@@ -63,3 +64,17 @@ def test_another_refusal_is_told_at_once(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ClusterError, match="no such thing"):
         refused.submit(["serve"])
     assert api.submitted == []
+
+
+def test_a_connection_that_is_dropped_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked_again, api = job(tmp_path, monkeypatch, DROPPED, DROPPED)
+    assert asked_again.submit(["serve"]) == "r-1"
+    assert api.submitted == ["r-1"]
+    dropped, _ = job(tmp_path, monkeypatch, *[DROPPED] * 3)
+    with pytest.raises(ClusterError, match="Connection aborted"):
+        dropped.submit(["serve"])
+
+
+def test_a_submission_whose_answer_was_lost_is_found_to_be_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    taken, _ = job(tmp_path, monkeypatch, DROPPED, "Job with submission_id r-1 already exists. Please use another one.")
+    assert taken.submit(["serve"]) == "r-1"
