@@ -31,6 +31,8 @@ PREFECT = (sys.executable, "-m", "prefect")
 POOL = "openclaw"
 SERVER, WORKER = "prefect-server", "prefect-worker"
 START_DEADLINE_S = 120
+DEPLOY_DEADLINE_S = 600
+"""A few seconds a deployment on a machine that is busy with other things."""
 EVENTS_KEPT_S = {f"prefect.task-run.{state}": 3600 for state in ("Pending", "Running", "Completed")}
 RECORDER_FLUSH_S = 1
 """How late, in seconds, Prefect's API may know of a task's state."""
@@ -94,7 +96,7 @@ class LocalPrefect:
 
     def _deploy(self) -> None:
         command, environment = [*PREFECT, "deploy", "--all", "--no-prompt"], child_environment(self._environment())
-        done = subprocess.run(command, cwd=HOME, env=environment, capture_output=True, text=True, timeout=180, check=False)
+        done = subprocess.run(command, cwd=HOME, env=environment, capture_output=True, text=True, timeout=DEPLOY_DEADLINE_S, check=False)
         if done.returncode != 0:
             raise ClusterError(f"`prefect deploy --all` failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 

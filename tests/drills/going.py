@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +81,15 @@ class Going:
         assert state is not None
         return state
 
-    def await_state(self, *names: str, deadline_s: float = DEADLINE_S) -> State:
-        """One of these, by name; another final one is a failure."""
+    def await_state(self, name: str, passing: Sequence[str] = ()) -> State:
+        """This one, by name; another final one is a failure, unless it may be passed through."""
 
         def there() -> State | None:
             state = self.state
-            assert state.name in names or not state.is_final(), f"{state.name}: {state.message}"
-            return state if state.name in names else None
+            assert state.name in (name, *passing) or not state.is_final(), f"{state.name}: {state.message}"
+            return state if state.name == name else None
 
-        return until(there, f"{self.run.run_id} is {' or '.join(names)}", deadline_s)
+        return until(there, f"{self.run.run_id} is {name}")
 
     def status(self) -> ServiceStatus | None:
         """Of the service, if it answers."""
@@ -176,7 +176,7 @@ class Going:
         assert all(step.name == f"step-{step.parameters['step']:05d}" for step in steps)
         assert all(step.state and step.state.is_final() for step in steps), [(step.name, step.state_name) for step in steps]
         completed = [step.parameters["step"] for step in steps if step.state_name == "Completed"]
-        broken_off = {step.parameters["step"] for step in steps if step.state_name == "Crashed"}
+        broken_off = {step.parameters["step"] for step in steps if step.state_name in ("Crashed", "Failed")}
         assert completed == sorted(set(completed))
         # What the service has finished while nobody drove it is not asked for again.
         assert set(numbers) - set(completed) <= broken_off

@@ -7,11 +7,13 @@ import fcntl
 import json
 import os
 import pty
+import select
 import signal
 import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -200,6 +202,10 @@ def test_no_run_at_all_and_a_name_that_nobody_has(run: RunDir, tmp_path: Path) -
     assert nothing.exception.exit_code == other.exception.exit_code == 2
 
 
+DEADLINE_S = 120
+"""For what a terminal is to show: a busy machine takes its time to start Python."""
+
+
 class Terminal:
     """The command on a terminal of 80 columns, and all that it wrote."""
 
@@ -211,6 +217,7 @@ class Terminal:
         self.process = subprocess.Popen(command, env=environment, stdin=slave, stdout=slave, stderr=slave)
         os.close(slave)
         self.written = b""
+        self._deadline = time.monotonic() + DEADLINE_S
 
     def until(self, *words: bytes) -> None:
         """Read on until it has written each of ``words``."""
@@ -225,13 +232,17 @@ class Terminal:
         return self.process.wait(timeout=60)
 
     def _more(self) -> bytes:
+        # Nothing ends a thread that waits for a terminal for ever, and with it the test's loop.
+        if time.monotonic() > self._deadline or not select.select([self._master], [], [], DEADLINE_S)[0]:
+            self.process.kill()
+            raise AssertionError(f"not within {DEADLINE_S} s; it wrote {self.written[-2000:]!r}")
         try:
             return os.read(self._master, 4096)
         except OSError:  # Linux tells the end of a terminal like this
             return b""
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_on_a_terminal_the_picture_is_redrawn_until_ctrl_c(run: RunDir, tmp_path: Path) -> None:
     async with service(run, tmp_path):
         terminal = Terminal(run)
@@ -242,7 +253,7 @@ async def test_on_a_terminal_the_picture_is_redrawn_until_ctrl_c(run: RunDir, tm
     assert terminal.written.count(b"between two phases") > 1
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_on_a_terminal_the_last_picture_stays_when_the_run_has_ended(run: RunDir, tmp_path: Path) -> None:
     async with service(run, tmp_path):
         terminal = Terminal(run)
