@@ -96,7 +96,9 @@ class LocalPrefect:
 
     def _deploy(self) -> None:
         command, environment = [*PREFECT, "deploy", "--all", "--no-prompt"], child_environment(self._environment())
-        done = subprocess.run(command, cwd=HOME, env=environment, capture_output=True, text=True, timeout=DEPLOY_DEADLINE_S, check=False)
+        done = subprocess.run(
+            command, cwd=HOME, env=environment, capture_output=True, text=True, timeout=DEPLOY_DEADLINE_S, check=False
+        )
         if done.returncode != 0:
             raise ClusterError(f"`prefect deploy --all` failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
