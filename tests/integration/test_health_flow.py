@@ -20,7 +20,7 @@ from prefect.events.filters import EventFilter, EventNameFilter
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.runtime import flow_run as this_run
 
-from flows.train_loop import _drive_steps
+from flows.train_loop import drive_steps
 from openclaw_core.config import load_config
 from openclaw_core.health.status import HealthStop
 from openclaw_core.rundir import RunDir, create_run
@@ -73,7 +73,7 @@ def service(run: RunDir) -> Iterator[IllService]:
 @flow(name="trains-and-falls-ill")
 def ill(run_dir: str) -> str:
     run = RunDir(Path(run_dir))
-    _drive_steps(run.config(), run)
+    drive_steps(run.config(), run)
     return str(this_run.id)
 
 
@@ -136,7 +136,7 @@ def test_a_pause_holds_the_run_until_somebody_resumes_it(run: RunDir, service: I
 
     @task(name="train-loop")
     def steps() -> None:
-        _drive_steps(run.config(), run)
+        drive_steps(run.config(), run)
 
     @flow(name="held")
     def held() -> None:

@@ -21,6 +21,7 @@ from openclaw_core.config import load_config, preset_names
 from openclaw_core.loop.client import ServiceSilent
 from openclaw_core.rundir import RunDir
 from tests.inspection_parts import small_run
+from tests.interrupts import interruptible
 from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -167,7 +168,7 @@ def test_ctrl_c_ends_without_a_traceback(as_json: bool) -> None:
         "sys.exit(run_app(app))"
     )
     command = [sys.executable, "-c", code, *(["--json"] if as_json else [])]
-    process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=interruptible)
     assert process.stderr is not None and process.stderr.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)

@@ -36,6 +36,7 @@ from openclaw_core.loop.service import serving
 from openclaw_core.rundir import RunDir, create_run
 from openclaw_core.status import RunState, look, render
 from openclaw_core.types import NextState
+from tests.interrupts import interruptible
 from tests.ports import free_ports
 from tests.unit.test_collect import World
 from tests.unit.test_ledger import make_turn
@@ -214,7 +215,9 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
         command = [sys.executable, "-m", "openclaw_core.cli", "status", str(run.path), "--every", "0.2"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
-        self.process = subprocess.Popen(command, env=environment, stdin=slave, stdout=slave, stderr=slave)
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=slave, stdout=slave, stderr=slave, preexec_fn=interruptible
+        )
         os.close(slave)
         self.written = b""
         self._deadline = time.monotonic() + DEADLINE_S
