@@ -11,6 +11,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Completed
 
 from flows.rollout_step import rollout_step
+from flows.server import through_restarts
 from openclaw_core.config import RunConfig
 from openclaw_core.evaluation.beside import finish_trials, start_trials
 from openclaw_core.loop.client import ControlClient, drive
@@ -53,7 +54,9 @@ def drive_steps(config: RunConfig, run: RunDir) -> None:
     with ControlClient.of(run, config) as client, _steps_without_heartbeat():
         drive(
             client,
-            run_step=lambda step: rollout_step(run_dir, step, min(step + train.monitor_every - 1, train.steps)),
+            run_step=lambda step: through_restarts(
+                lambda: rollout_step(run_dir, step, min(step + train.monitor_every - 1, train.steps))
+            ),
             reattach=lambda: restart_service(run_dir),
             on_health=react(run.run_id),
         )

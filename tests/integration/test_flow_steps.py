@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
+import httpx
 import pytest
 from prefect import flow
 from prefect.runtime import flow_run as this_run
 
+import flows.train_loop
+from flows.rollout_step import rollout_step
 from flows.train_loop import train_loop
 from openclaw_core.config import load_config
 from openclaw_core.loop.client import PHASES, ControlError
@@ -115,3 +118,26 @@ def test_the_feeder_is_switched_on_for_the_steps_only(run: RunDir, service: Stub
     once()
     assert switch.on.is_set()
     assert switch.off.is_set()
+
+
+def test_a_step_that_met_no_server_of_prefect_is_asked_for_again(
+    run: RunDir, service: StubService, monkeypatch: pytest.MonkeyPatch
+):
+    """The server itself is killed in a drill (tests/drills/test_kills.py)."""
+    begins, calls = rollout_step.__call__, []
+
+    def away_at_first(*arguments: object) -> object:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise httpx.ConnectError("All connection attempts failed")
+        return begins(*arguments)
+
+    monkeypatch.setattr(flows.train_loop, "rollout_step", away_at_first)
+
+    @flow
+    def once() -> str:
+        train_loop(str(run.path), FeederSwitch())
+        return str(this_run.id)
+
+    assert [step.parameters["step"] for step in step_runs(UUID(once()))] == list(range(1, STEPS + 1))
+    assert len(calls) == STEPS + 1
