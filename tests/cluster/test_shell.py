@@ -121,9 +121,9 @@ def test_the_newest_run_is_taken(run: RunDir, head: str) -> None:
     assert terminal.end() == 0
 
 
-def refused(run: RunDir, *words: str) -> str:
+def refused(run: RunDir, *words: str, code: int = 1) -> str:
     done = subprocess.run(command(run, *words), capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (code, "")
     return done.stderr.strip()
 
 
@@ -145,7 +145,7 @@ def test_a_container_that_has_ended_is_no_place_for_a_shell(run: RunDir, head: s
 
 
 def test_a_run_that_there_is_not_is_told_with_those_that_there_are(run: RunDir) -> None:
-    assert refused(run, "node-a", "--run-id", "other").startswith("error: no run 'other' in ")
+    assert refused(run, "node-a", "--run-id", "other", code=2).startswith("error: no run 'other' in ")
 
 
 def test_a_run_on_this_machine_has_no_containers(tmp_path: Path) -> None:
