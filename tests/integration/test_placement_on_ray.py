@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import ray
@@ -17,18 +15,7 @@ from openclaw_core.planning.placement import Role, place_ranks
 from openclaw_core.trainer import ranks as module
 from openclaw_core.trainer.accelerator import NPU
 from openclaw_core.trainer.ranks import RankGroup
-
-HOST, CARDS = "PLACEHOLDER_HOST", "ASCEND_RT_VISIBLE_DEVICES"
-
-
-class Placeholder:
-    """In place of a rank: it says where it is, and which NPU it was given."""
-
-    def __init__(self, *_arguments: Any) -> None:
-        pass
-
-    def place(self) -> tuple[str, str]:
-        return os.environ[HOST], os.environ[CARDS]
+from tests.integration.placeholder import CARDS, HOST, Placeholder
 
 
 @pytest.fixture
