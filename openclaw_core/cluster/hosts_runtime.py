@@ -15,6 +15,7 @@ from openclaw_core.cluster.docker.containers import Engine, Found
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import HostError, Hosts
 from openclaw_core.cluster.job import ServiceJob, kept_attempts, kept_log
+from openclaw_core.cluster.kept_logs import keep_log
 from openclaw_core.cluster.orphans import end_orphans, find_holders, record
 from openclaw_core.cluster.ray_head import dashboard_url
 from openclaw_core.cluster.ray_hosts import KEPT_LINES, RayHosts, engines_of
@@ -52,6 +53,7 @@ class HostsRuntime:
         if not unchanged:
             push_project(self._run, self._hosts)
         push_run(self._config, self._run, self._hosts)
+        self._ray.keep_logs()  # a dead container is about to be removed
         if not self._ray.alive():
             self._keep_lost_logs()
         reused = self._ray.launch(ray_specs(self._config, self._run.run_id, place_ranks(self._config), self._code))
@@ -69,8 +71,7 @@ class HostsRuntime:
 
     def keep_logs(self) -> None:
         """See Runtime. What cannot be had is said and is no failure: the run ends all the same."""
-        for name, text in self._ray.logs().items():
-            (self._run.logs / f"{name}.log").write_text(text, encoding="utf-8")
+        self._ray.keep_logs()
         inside = run_path(self._run.run_id) / self._run.metrics_file.name
         try:
             self._run.metrics_file.write_bytes(self._hosts.head.read(host_path(self._config.cluster.head, inside)))
@@ -84,6 +85,8 @@ class HostsRuntime:
 
     def start_feeder(self) -> FeederState:
         """See Runtime."""
+        if (earlier := self._feeder_container()) is not None:
+            self._keep_feeder_log(earlier)
         command = ("feed", "--run-dir", str(run_path(self._run.run_id)))
         head = self._config.cluster.head
         self._engine.start(command_spec(self._config, self._run.run_id, head, FEEDER, command, self._code))
@@ -139,7 +142,7 @@ class HostsRuntime:
 
     def _keep_feeder_log(self, container: Found) -> str:
         text = self._engine.logs(container.name, tail=KEPT_LINES)
-        self._feeder_log.write_text(text, encoding="utf-8")
+        keep_log(self._feeder_log, container.id, text)
         return text
 
     @property

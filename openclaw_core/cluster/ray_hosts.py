@@ -16,6 +16,7 @@ from openclaw_core.cluster.docker.containers import Engine, Found
 from openclaw_core.cluster.docker.errors import engine_errors
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.hosts import Host, Hosts, on_each
+from openclaw_core.cluster.kept_logs import keep_log
 from openclaw_core.cluster.pinning import HOST
 from openclaw_core.cluster.ray_head import auth_header, dashboard_url
 from openclaw_core.cluster.specs import ContainerSpec
@@ -101,16 +102,15 @@ class RayHosts:
             raise ClusterError("\n".join([*errors, f"removed elsewhere: {', '.join(removed) or 'nothing'}"]))
         return removed
 
-    def logs(self) -> dict[str, str]:
-        """What Ray's container on each host has written; of the hosts that can be asked."""
-        texts: dict[str, str] = {}
+    def keep_logs(self) -> None:
+        """Write what Ray's container on each host has written into the run's logs; of the hosts that can be asked."""
         for host in self._hosts:
             try:
                 for each in self._ray_containers(host):
-                    texts[each.name] = self._engines[host.name].logs(each.name, tail=KEPT_LINES)
+                    text = self._engines[host.name].logs(each.name, tail=KEPT_LINES)
+                    keep_log(self._run.logs / f"{each.name}.log", each.id, text)
             except ClusterError as error:
                 log.warning("logs_not_kept", host=host.name, reason=str(error))
-        return texts
 
     def job_log(self, submission_id: str) -> bytes | None:
         """What a job wrote, out of the files of the head's container, which may be dead; None where it has no such job."""

@@ -99,10 +99,10 @@ def test_a_dead_container_is_made_anew(engine: Engine, hosts: Hosts):
     first = engine.client.containers.get(wanted.name)
     first.kill()
     first.wait()
-    assert engine.of_run(RUN) == [Found(wanted.name, "worker", RUN, "exited", 137)]
+    assert engine.of_run(RUN) == [Found(wanted.name, "worker", RUN, "exited", 137, "")]
     assert engine.start(wanted) is False
     assert engine.client.containers.get(wanted.name).id != first.id
-    assert engine.of_run(RUN) == [Found(wanted.name, "worker", RUN, "running", None)]
+    assert engine.of_run(RUN) == [Found(wanted.name, "worker", RUN, "running", None, "")]
 
 
 def test_what_the_host_lacks_is_named_and_nothing_is_made(engine: Engine, hosts: Hosts):
@@ -121,7 +121,7 @@ def test_runs_are_told_apart_by_label(engine: Engine, hosts: Hosts):
     engine.start(spec(hosts, "sleep 60"))
     engine.start(spec(hosts, "sleep 60", name="openclaw-other-x", labels=labels("other", host, "head")))
     assert [found.name for found in engine.of_run(RUN)] == [f"openclaw-{RUN}-x"]
-    assert engine.foreign(RUN) == [Found("openclaw-other-x", "head", "other", "running", None)]
+    assert engine.foreign(RUN) == [Found("openclaw-other-x", "head", "other", "running", None, "")]
     assert [found.run for found in engine.foreign("third")] == ["other", RUN]
     engine.remove([f"openclaw-{RUN}-x", "never-there"], grace_s=1)
     assert engine.of_run(RUN) == []

@@ -70,10 +70,13 @@ def test_the_head_is_lost_and_the_run_makes_all_anew_and_ends(going: Going):
         docker.containers.get(before[0]).kill()
     going.go_on(until=f"step {STEPS}/{STEPS}: report")
     going.until_held()
-    assert not set(before) & set(containers(going))
+    after = containers(going)
+    assert not set(before) & set(after)
     going.go_on()
     summary = going.end()
     assert (summary["steps"], summary["version"]) == (STEPS, STEPS)
+    head_log = going.run.logs / f"{ray_container(going.config, going.run.run_id, going.config.cluster.head)}.log"
+    assert [f"=== container {each[0][:12]} ===" in head_log.read_text() for each in (before, after)] == [True, True]
     first, second = ((going.run.logs / f"service-{attempt}.log").read_text() for attempt in (1, 2))
     assert "event=phase_started step=4 phase=score" in first
     assert "checkpoints/step_000002" in next(line for line in second.splitlines() if "event=checkpoint_loaded" in line)

@@ -148,7 +148,7 @@ def test_ports_of_gateway_control_ray_and_engines_are_looked_at_where_they_are_o
 
 
 def test_ports_and_memory_in_use_by_this_run_are_its_own(asked: Asked):
-    head = Found("openclaw-r-head", "head", RUN, "running", None)
+    head = Found("openclaw-r-head", "head", RUN, "running", None, "1")
     alive = replace(
         fit(asked, 0),
         listening=frozenset({22, 30000, 6379}),
@@ -161,7 +161,7 @@ def test_ports_and_memory_in_use_by_this_run_are_its_own(asked: Asked):
 
 
 def test_another_run_s_container_is_red_with_its_name_also_when_it_has_ended(asked: Asked):
-    other = Found("openclaw-old-worker", "worker", "old", "exited", 1)
+    other = Found("openclaw-old-worker", "worker", "old", "exited", 1, "2")
     row = only_red(rows_of(asked, engine=EngineFacts("27", ImageFacts(IMAGE, "arm64"), (other,))))
     assert row.value == "old has openclaw-old-worker here, exited"
     assert "openclaw-rl stop old" in row.advice

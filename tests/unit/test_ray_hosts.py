@@ -32,7 +32,7 @@ class World:
 
     def engine(self, host: str) -> Engine:
         def of_run(run_id: str) -> list[Found]:
-            return [Found(role, role, run_id, state, None) for role, state in self.containers[host].items()]
+            return [Found(role, role, run_id, state, None, role) for role, state in self.containers[host].items()]
 
         def start(spec: ContainerSpec) -> bool:
             assert spec.role not in self.containers[host], "one of that name is there"

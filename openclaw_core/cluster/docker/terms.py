@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from openclaw_core.cluster.specs import ROLE_LABEL, RUN_LABEL, ContainerSpec
@@ -28,6 +28,7 @@ class Found:
     """Docker's word: created, running, restarting, paused, exited, dead, removing."""
     exit_code: int | None
     """None while it is alive."""
+    id: str = field(compare=False)
 
     @property
     def alive(self) -> bool:
@@ -71,4 +72,4 @@ def found(container: Container) -> Found:
     """One of ours, by its labels."""
     labels, state = container.labels, str(container.status)
     code = None if state in ALIVE else int(container.attrs["State"]["ExitCode"])
-    return Found(str(container.name), labels.get(ROLE_LABEL, ""), labels[RUN_LABEL], state, code)
+    return Found(str(container.name), labels.get(ROLE_LABEL, ""), labels[RUN_LABEL], state, code, str(container.id))
