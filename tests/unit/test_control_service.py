@@ -82,3 +82,8 @@ async def test_status_answers_while_the_parts_end(world: World, state: ServiceSt
     world.ledger.close()
     told = (await api.get("/status")).json()
     assert (told["state"], told["error"]) == ("failed", "the service is stopping")
+
+
+async def test_a_number_that_json_does_not_have_is_null(state: ServiceState, api: httpx.AsyncClient) -> None:
+    state.engines = lambda: [{"grad_norm": float("nan"), "loss": float("inf")}]
+    assert (await api.get("/status")).json()["engines"] == [{"grad_norm": None, "loss": None}]
