@@ -242,5 +242,5 @@ def write_whole(file: Path, text: str, mode: int) -> None:
     """Write a file that is there whole or not at all, with its mode from the first byte on."""
     temporary = file.with_name(f".{file.name}.tmp")
     temporary.touch(mode=mode)
-    temporary.write_text(text)
+    temporary.write_text(text, encoding="utf-8")
     temporary.replace(file)

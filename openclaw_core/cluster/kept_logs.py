@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from openclaw_core.rundir import write_whole
+
 HEADER = "=== container {} ===\n"
 
 
@@ -12,6 +14,4 @@ def keep_log(file: Path, container: str, text: str) -> None:
     header = HEADER.format(container[:12])
     before = file.read_text(encoding="utf-8") if file.exists() else ""
     earlier, _, _ = before.partition(header)
-    part = file.with_name(f"{file.name}.part")
-    part.write_text(earlier + header + text, encoding="utf-8")
-    part.replace(file)
+    write_whole(file, earlier + header + text, 0o644)
