@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 CLOCK_SLACK_S = 1.5
 """psutil derives start times from the boot time, which moves a little when the clock is corrected."""
+
+REAP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +122,8 @@ class Processes:
 
         Of one that has died by itself, the children that it left behind are ended: they may hold a device's memory.
         """
-        record, running = self.recorded(name), self.find(name) is not None
-        if record is not None:
-            _end(record, grace_s) if running else _end_orphans(record)
+        record = self.recorded(name)
+        running = record is not None and _end(record, grace_s)
         self._file(name).unlink(missing_ok=True)
         return running
 
@@ -152,10 +154,12 @@ class Processes:
         return OwnedProcess(**{**fields, "command": tuple(fields["command"])})
 
 
-def _end(record: OwnedProcess, grace_s: float) -> None:
+def _end(record: OwnedProcess, grace_s: float) -> bool:
+    """False if it was not running."""
     leader = record.handle()
     if leader is None:
-        return
+        _end_orphans(record)
+        return False
     # Taken before the signal: once the leader is gone, its children can no longer be found through it.
     family = _session(leader)
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -163,19 +167,27 @@ def _end(record: OwnedProcess, grace_s: float) -> None:
     _, slow = psutil.wait_procs([leader], timeout=grace_s)
     _kill(record, {*family, *(_session(leader) if slow else ())})
     log.info("process_ended", name=record.name, pid=record.pid, killed=bool(slow))
+    return True
 
 
 def _end_orphans(record: OwnedProcess) -> None:
     """What is left of the session of a leader that has died. Its id is given to nobody while the session has a member."""
-    with contextlib.suppress(ChildProcessError):  # it need not be a child of this process
-        os.waitpid(record.pid, os.WNOHANG)
     with contextlib.suppress(psutil.NoSuchProcess):
         if abs(psutil.Process(record.pid).create_time() - record.started) >= CLOCK_SLACK_S:
             return  # so nothing was left of it, and the pid is another's now
+    _reap(record)
     orphans = {process for process in _members(record.pid) if process.pid != record.pid}
     if orphans:
         _kill(record, orphans)
         log.warning("orphans_ended", name=record.name, pids=sorted(process.pid for process in orphans))
+
+
+def _reap(record: OwnedProcess) -> None:
+    """Take the exit status of a dead child. It is a zombie from its main thread's end on; the status comes with its last one's."""
+    end = time.monotonic() + REAP_S
+    with contextlib.suppress(ChildProcessError):  # it need not be a child of this process
+        while os.waitpid(record.pid, os.WNOHANG) == (0, 0) and time.monotonic() < end:
+            time.sleep(0.01)
 
 
 def _kill(record: OwnedProcess, processes: set[psutil.Process]) -> None:

@@ -28,6 +28,15 @@ PARENT = [
     "print(child.pid, flush=True); time.sleep(60)",
 ]
 
+HEADLESS = [
+    sys.executable,
+    "-c",
+    "import ctypes, os, threading, time\n"
+    "threading.Thread(target=lambda: (time.sleep(1), os._exit(0))).start()\n"
+    "ctypes.CDLL(None).pthread_exit(None)",
+]
+"""Its main thread ends before another one does, as it may be with a process that is killed."""
+
 
 @pytest.fixture
 def processes(tmp_path: Path):
@@ -113,6 +122,17 @@ def test_stop_ends_what_a_dead_process_left_behind_and_leaves_no_zombie(processe
     assert not processes.stop("parent")
     assert not child.is_running() and not psutil.pid_exists(parent.pid)
     assert processes.recorded("parent") is None
+
+
+def test_stop_waits_for_the_last_thread_of_a_dying_child_and_leaves_no_zombie(processes: Processes, tmp_path: Path):
+    started = processes.start("dying", HEADLESS, log_file=tmp_path / "log")
+    for _ in range(200):
+        if started.handle() is None:
+            break
+        time.sleep(0.01)
+    assert psutil.Process(started.pid).status() == psutil.STATUS_ZOMBIE
+    assert not processes.stop("dying")
+    assert not psutil.pid_exists(started.pid)
 
 
 def test_a_reused_pid_is_never_ended(processes: Processes, tmp_path: Path):
