@@ -106,7 +106,7 @@ test-cluster: setup
 
 # One after another: the drills share a server and a worker, and this machine takes one run at a time.
 test-drills: setup
-	$(PY) -m pytest -m drills --durations=0 tests/drills
+	$(PY) -m pytest -m drills --durations=0 tests/drills tests/integration
 
 # One after another: the tests share a server, a run and a browser.
 ui-test: setup

@@ -183,7 +183,7 @@ def _end_orphans(record: OwnedProcess) -> None:
 
 
 def _reap(record: OwnedProcess) -> None:
-    """Take the exit status of a dead child. It is a zombie from its main thread's end on; the status comes with its last one's."""
+    """Take the exit status of a dead child: a zombie when its main thread has ended, it has one when its last thread has."""
     end = time.monotonic() + REAP_S
     with contextlib.suppress(ChildProcessError):  # it need not be a child of this process
         while os.waitpid(record.pid, os.WNOHANG) == (0, 0) and time.monotonic() < end:

@@ -27,7 +27,7 @@ def install() -> None:
     _redirect_torch_cuda()
     for name in _FACTORIES:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
-    _disable_dynamo()
+    _compile_nothing()
     _redirect_rng()
     _installed = True
 
@@ -70,11 +70,10 @@ def _redirect_rng() -> None:
     module._set_cuda_rng_state = lambda state, *_args, **_kwargs: torch.set_rng_state(state)
 
 
-def _disable_dynamo() -> None:
-    """Megatron's jit_fuser is torch.compile; a first compilation takes half a minute on a CPU."""
-    import torch._dynamo
-
-    torch._dynamo.config.disable = True
+def _compile_nothing() -> None:
+    """Megatron's jit_fuser is torch.compile: its import takes seconds, a first compilation half a minute on a CPU."""
+    module: Any = torch
+    module.compile = lambda model=None, **_options: model or (lambda function: function)
 
 
 def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

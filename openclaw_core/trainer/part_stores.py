@@ -16,8 +16,7 @@ from openclaw_core.cluster.pinning import on_host
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.planning.placement import place_ranks
 from openclaw_core.trainer.errors import TrainerError
-from openclaw_core.trainer.parts import PartStore, verify_on
-from openclaw_core.trainer.rank import host_name
+from openclaw_core.trainer.parts import PartStore, host_name, verify_on
 from openclaw_core.trainer.retention import Chosen, newest_whole, withdraw
 
 log = structlog.get_logger(__name__)

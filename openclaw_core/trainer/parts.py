@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openclaw_core.errors import OpenClawError
 from openclaw_core.weights.files import publish, remove, sha256
+
+if TYPE_CHECKING:
+    from openclaw_core.config.schema import RunConfig
 
 CHUNK = 64 * 2**20
 """Bytes that one read of another host's part brings."""
 
 Fetch = Callable[[str, str, int, int], bytes]
 """(host, path below its root, offset, size) → up to ``size`` bytes of a part that the host holds."""
+
+
+def host_name(config: RunConfig) -> str:
+    """How checkpoints name this host: without containers there is one, whatever it is called today."""
+    return socket.gethostname() if config.cluster.containers else "localhost"
 
 
 class CheckpointError(OpenClawError):

@@ -19,6 +19,7 @@ import torch
 from openclaw_core.config.schema import RunConfig
 from openclaw_core.log import configure_logging
 from openclaw_core.trainer import accelerator as accelerators
+from openclaw_core.trainer.parts import host_name
 from openclaw_core.weights.spec import ModelSpec
 
 log = structlog.get_logger(__name__)
@@ -101,8 +102,3 @@ class Rank(ABC):
             wait_for_workers=False,
             master_listen_fd=listener,
         )
-
-
-def host_name(config: RunConfig) -> str:
-    """How checkpoints name this host: without containers there is one, whatever it is called today."""
-    return socket.gethostname() if config.cluster.containers else "localhost"

@@ -20,7 +20,7 @@ from tests.integration.evaluated import add_evaluations
 from tests.integration.prefect_runs import retry, task_runs
 from tests.ports import free_ports
 
-pytestmark = [pytest.mark.usefixtures("prefect_server"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.drills, pytest.mark.usefixtures("prefect_server"), pytest.mark.timeout(600)]
 
 SKIPPED = ["build-image", "distribute-image"]
 """By a preset without containers."""

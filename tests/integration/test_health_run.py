@@ -15,6 +15,7 @@ from tests.ports import free_ports
 from tests.webhook_receiver import Receiver
 
 
+@pytest.mark.drills
 @pytest.mark.timeout(900)
 def test_an_ill_run_stops_with_a_checkpoint_and_goes_on_when_it_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
