@@ -104,9 +104,9 @@ test-cli: setup openclaw-cli
 test-cluster: setup
 	OPENCLAW_REQUIRE_SIM=1 $(PY) -m pytest -m cluster -n 2 --dist loadfile tests/cluster
 
-# One after another: the drills share a server and a worker, and this machine takes one run at a time.
+# Two processes, each with a server and a worker of its own: a drill waits more than it computes.
 test-drills: setup
-	$(PY) -m pytest -m drills --durations=0 tests/drills tests/integration
+	$(PY) -m pytest -m drills -n 2 --dist loadfile --durations=0 tests/drills tests/integration
 
 # One after another: the tests share a server, a run and a browser.
 ui-test: setup

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import psutil
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.events.filters import EventAnyResourceFilter, EventFilter, EventNameFilter
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled
 
@@ -81,15 +82,26 @@ class Going:
         assert state is not None
         return state
 
-    def await_state(self, name: str, passing: Sequence[str] = ()) -> State:
-        """This one, by name; another final one is a failure, unless it may be passed through."""
+    def await_state(self, name: str) -> State:
+        """This one, by name; another final one is a failure."""
 
         def there() -> State | None:
             state = self.state
-            assert state.name in (name, *passing) or not state.is_final(), f"{state.name}: {state.message}"
+            assert state.name == name or not state.is_final(), f"{state.name}: {state.message}"
             return state if state.name == name else None
 
         return until(there, f"{self.run.run_id} is {name}")
+
+    def await_worker(self) -> None:
+        """Until the worker has said its last word on the process, seconds after its end: it takes back a retry before that."""
+
+        def there() -> bool:
+            name, resource = EventNameFilter(name=["prefect.worker.executed-flow-run"]), f"prefect.flow-run.{self.id}"
+            wanted = EventFilter(event=name, any_resource=EventAnyResourceFilter(id=[resource]))
+            with get_client(sync_client=True) as client:
+                return client.read_events(wanted, limit=1).total > 0
+
+        until(there, f"the worker is done with {self.run.run_id}", 60)
 
     def status(self) -> ServiceStatus | None:
         """Of the service, if it answers."""
