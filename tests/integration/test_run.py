@@ -69,6 +69,7 @@ def kill_service_after_step(run: RunDir, step: int, deadline_s: float = 240) -> 
             process.send_signal(signal.SIGKILL)
 
 
+@pytest.mark.drills
 @pytest.mark.timeout(900)
 def test_a_run_survives_the_death_of_its_service_and_trains_every_turn_once(tmp_path: Path) -> None:
     tiny_llama(tmp_path / "hf", seed=3)
