@@ -1,4 +1,4 @@
-"""`python -m flows.pause`: hold a run before its next step, and let it go on; Prefect has both in its UI and not in its CLI."""
+"""`python -m flows.pause`: hold a run, and let it go on; Prefect has both in its UI and not in its CLI."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def suspend_command(
     run: RunId,
     days: Annotated[int, typer.Option(min=1, help="After which it is Failed, and Retry is needed in place of resume.")] = 30,
 ) -> None:
-    """Hold a run before its next step. Its service stays up and goes on answering people."""
+    """Hold a run at the next phase that would begin. Its service stays up and goes on answering people."""
     state = Suspended(timeout_seconds=round(timedelta(days=days).total_seconds()))
     with get_client(sync_client=True) as client:
         _check(run, client.set_flow_run_state(_flow_run(client, run).id, state))
-    console.print(f"{run} stops before its next step; `python -m flows.pause resume {run}` lets it go on", soft_wrap=True)
+    console.print(f"{run} stops at its next phase; `python -m flows.pause resume {run}` lets it go on", soft_wrap=True)
 
 
 @app.command("resume")
 def resume_command(run: RunId) -> None:
-    """Let a run go on with its next step."""
+    """Let a run go on where it stood."""
     with get_client(sync_client=True) as client:
         _check(run, client.resume_flow_run(_flow_run(client, run).id))
     console.print(f"{run} goes on", soft_wrap=True)
