@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -98,7 +99,7 @@ def _requests(draw: st.DrawFn) -> dict[str, Any]:
 @st.composite
 def _mutated(draw: st.DrawFn) -> dict[str, Any]:
     """A request in which something, somewhere, is replaced, added or missing."""
-    request = draw(_requests())
+    request = copy.deepcopy(draw(_requests()))  # some of its parts are the strategies' own
     target: Any = request
     for _ in range(draw(st.integers(0, 3))):
         inner = [
