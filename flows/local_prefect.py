@@ -20,6 +20,7 @@ from prefect.workers.process import ProcessWorker
 import blocks
 from blocks import ClusterBlock, ModelBlock
 from flows.crashed import keep_automation
+from flows.sqlite_writes import with_immediate_writes
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.ports import check_ports
 from openclaw_core.cluster.processes import OwnedProcess, Processes
@@ -111,6 +112,7 @@ class LocalPrefect:
             "OPENCLAW_HOME": str(HOME),
             "PREFECT_HOME": str(self.state / "prefect"),
             "PREFECT_API_URL": self.api,
+            "PREFECT_SERVER_DATABASE_CONNECTION_URL": with_immediate_writes(self.state / "prefect/prefect.db"),
             # Nothing leaves this machine, and the UI is the one that asks nothing of the outside.
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "DO_NOT_TRACK": "1",
@@ -121,8 +123,7 @@ class LocalPrefect:
             "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
             # Events of tasks are kept for an hour: a step has some 90 kB of them, 2,000 steps would have 180 MB.
             "PREFECT_SERVER_SERVICES_DB_VACUUM_EVENT_RETENTION_OVERRIDES": json.dumps(EVENTS_KEPT_S),
-            # The server writes a state of a task run with a commit of its own. On SQLite the next step's subflow then meets
-            # a locked database, and Prefect waits two seconds before it tries again: 2.2 s a step against 0.2 s.
+            # By itself the server writes each state of a task run with a commit of its own, beside the next step's requests.
             "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
             "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": str(RECORDER_FLUSH_S),
         }
