@@ -7,7 +7,9 @@ from typing import Any
 
 from prefect import Flow, flow
 from prefect.client.schemas.objects import FlowRun, State
+from prefect.exceptions import Pause, TerminationSignal
 from prefect.runtime import flow_run as this_run
+from prefect.states import Cancelled
 
 from flows import form
 from flows.logs import log_to_prefect
@@ -15,7 +17,9 @@ from flows.parameters import config_of, default_run_id, locate_run, open_run
 from flows.stand_in import at_work_on_hosts, start_stand_in
 from flows.sweep import close_left_open
 from flows.train_loop import train_loop
+from openclaw_core.driver import DriverState, RunStopped, driving
 from openclaw_core.loop.summary import Summary
+from openclaw_core.rundir import RunDir
 from tasks.build_image import build_image
 from tasks.convert_checkpoint import convert_checkpoint
 from tasks.distribute_image import distribute_image
@@ -25,6 +29,9 @@ from tasks.feeder import feeding
 from tasks.launch_ray import launch_ray
 from tasks.reporting import show_dry_run
 from tasks.teardown import teardown
+
+ENDS = {Pause: DriverState.SUSPENDED, TerminationSignal: DriverState.STOPPED, RunStopped: DriverState.STOPPED}
+"""How a run stands after what ends its flow and is no failure."""
 
 
 def _run_name() -> str:
@@ -90,6 +97,14 @@ def openclaw(
         return None
     close_left_open(this_run.id)
     run = open_run(this_run.parameters, this_run.id)
+    try:
+        with driving(run, str(this_run.id), ENDS):
+            return _chain(run)
+    except RunStopped as stopped:
+        return Cancelled(message=str(stopped))
+
+
+def _chain(run: RunDir) -> State[Summary]:
     run_dir = str(run.path)
     build_image(run_dir)
     distribute_image(run_dir)

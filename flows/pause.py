@@ -30,11 +30,12 @@ def suspend_command(
     run: RunId,
     days: Annotated[int, typer.Option(min=1, help="After which it is Failed, and Retry is needed in place of resume.")] = 30,
 ) -> None:
-    """Hold a run at the next phase that would begin. Its service stays up and goes on answering people."""
+    """Hold a run where it waits for turns, or else when its step is done. Its service stays up and goes on answering people."""
     state = Suspended(timeout_seconds=round(timedelta(days=days).total_seconds()))
     with get_client(sync_client=True) as client:
         _check(run, client.set_flow_run_state(_flow_run(client, run).id, state))
-    console.print(f"{run} stops at its next phase; `python -m flows.pause resume {run}` lets it go on", soft_wrap=True)
+    when = "when its step is done, or within seconds where it waits for turns"
+    console.print(f"{run} stops {when}; `python -m flows.pause resume {run}` lets it go on", soft_wrap=True)
 
 
 @app.command("resume")

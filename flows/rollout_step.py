@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from prefect import flow
+from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 from prefect.logging.loggers import flow_run_logger
 from prefect.runtime import flow_run as this_run
@@ -12,6 +13,7 @@ from prefect.runtime import flow_run as this_run
 from openclaw_core.loop.client import PHASES
 from openclaw_core.report.table import COLUMNS, describe
 from tasks.step_phases import PHASE_TASKS
+from tasks.suspension import suspended
 
 
 def _run_name() -> str:
@@ -27,11 +29,17 @@ def _run_name() -> str:
     persist_result=False,
     validate_parameters=False,
 )
-def rollout_step(run_dir: str, step: int, last: int | None = None) -> None:
+def rollout_step(run_dir: str, step: int, last: int | None = None) -> State[None] | None:
     """Run the five phases of ``step``, and of those after it up to ``last`` (train.monitor_every)."""
     for number in range(step, (last or step) + 1):
-        results = {phase: PHASE_TASKS[phase](run_dir, number) for phase in PHASES}
+        results: dict[str, dict[str, Any]] = {}
+        for phase in PHASES:
+            result = PHASE_TASKS[phase](run_dir, number)
+            if isinstance(result, State):  # collect has ended suspended
+                return suspended()
+            results[phase] = result
         _log(number, results["report"])
+    return None
 
 
 def _log(step: int, metrics: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from prefect.settings import get_current_settings
 
 from flows.queueing import Claim, Hold, hosts_held, taken_up
 from openclaw_core.cluster.processes import Processes
+from openclaw_core.driver import DriverState, note
 from openclaw_core.log import configure_logging
 from openclaw_core.rundir import RunDir
 from openclaw_core.stages import teardown
@@ -75,6 +76,7 @@ def stand_in(run: RunDir, flow_run_id: UUID) -> None:
         log.info("flow_run_decided", flow_run=str(flow_run_id), state=state.value if state else "deleted")
         release = state is not StateType.RUNNING
         if state is None or state in ENDED:
+            note(run, str(flow_run_id), DriverState.STOPPED)
             log.info("run_ended", detail=teardown(config, run)["detail"])
     finally:
         if hold is not None:

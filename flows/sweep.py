@@ -26,7 +26,7 @@ OPEN = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAU
 def close_left_open(flow_run_id: UUID | str) -> None:
     """Close the steps, stages and phases of earlier attempts of this flow run. To be called before it has begun any.
 
-    A step that was not begun, for the run was suspended then, is removed: it has no name yet and would count as a second one.
+    A step that was not begun is removed: it has no name yet and would count as a second one.
     """
     flow_run_id = UUID(str(flow_run_id))
     with get_client(sync_client=True) as client:

@@ -75,15 +75,18 @@ def run(
 def stop(run: RunName, runs: RunsRoot = Path("runs"), as_json: AsJson = False) -> None:
     """End a run and all its processes.
 
-    The service ends its phase and writes a checkpoint first; then feeder and Ray end, by recorded pid. A run that was stopped
-    goes on with `openclaw-rl run --run-id RUN` and its parameters.
+    The service ends its phase and writes a checkpoint first; then feeder and Ray end, by recorded pid. Whoever drives the run
+    gives up: a flow run of Prefect's is Cancelled, and Retry goes on with it; a run of `openclaw-rl run` goes on with
+    `--run-id RUN` and its parameters.
     """
+    from openclaw_core.driver import ask_to_stop
     from openclaw_core.log import configure_logging
     from openclaw_core.rundir import existing_run
     from openclaw_core.stages import teardown
 
     configure_logging()
     directory = existing_run(run, runs)
+    ask_to_stop(directory)
     ended = teardown(directory.config(), directory)
     if as_json:
         print_json({"run_id": directory.run_id, **ended})

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from openclaw_core import stages
 from openclaw_core.config import RunConfig
+from openclaw_core.driver import DriverState, RunStopped, driving, unless_stopped
 from openclaw_core.errors import OpenClawError
 from openclaw_core.evaluation.beside import finish_trials, start_trials, stop_trials
 from openclaw_core.feeding import feeder_state, feeder_watch, start_feeder, stop_feeder
@@ -26,9 +27,13 @@ def run_all(config: RunConfig, run: RunDir, tell: Tell) -> Summary:
 
     Raises:
         OpenClawError: a stage or a step failed.
+        RunStopped: `openclaw-rl stop` has ended the run.
     """
     try:
-        return _chain(config, run, tell)
+        with driving(run, None, {KeyboardInterrupt: DriverState.STOPPED, RunStopped: DriverState.STOPPED}):
+            return _chain(config, run, tell)
+    except RunStopped:
+        raise
     except (OpenClawError, KeyboardInterrupt):
         tell(
             f"what is up is left as it is: the same command with --run-id {run.run_id} goes on, "
@@ -64,7 +69,7 @@ def _trained(config: RunConfig, run: RunDir, tell: Tell) -> Summary:
 
 def _train(config: RunConfig, run: RunDir, tell: Tell) -> None:
     deadlines, watch = phase_deadlines(config), feeder_watch(run)
-    with ControlClient.of(run, config) as client:
+    with ControlClient.of(run, config, unless=lambda: unless_stopped(run)) as client:
 
         def run_step(step: int) -> None:
             def on_phase(phase: str) -> None:

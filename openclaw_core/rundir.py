@@ -72,6 +72,16 @@ class RunDir:
         return self.path / "metrics.jsonl"
 
     @property
+    def driver_file(self) -> Path:
+        """What the process that drives the run last said of itself (driver.py)."""
+        return self.path / "driver.json"
+
+    @property
+    def stop_file(self) -> Path:
+        """There where a person has asked the driver to give up (driver.py)."""
+        return self.path / "stop"
+
+    @property
     def summary_file(self) -> Path:
         return self.path / "summary.json"
 

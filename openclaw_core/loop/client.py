@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
@@ -23,6 +24,8 @@ ROWS_AT_ONCE = 200
 """Steps of one answer, some 500 kB."""
 MAX_RESTARTS = 3
 """Restarts of the service in a row, without a step done between them, after which the driver gives up."""
+
+_WITHOUT_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 OnWait = Callable[[str], None]
 """Called between two polls with what the service says it is waiting for; may raise to give up."""
@@ -116,17 +119,21 @@ class ControlClient:
         ServiceSilent: (every method) no answer within ``silence_s``.
     """
 
-    def __init__(self, url: str, token: str, *, silence_s: float = 60) -> None:
+    def __init__(self, url: str, token: str, *, silence_s: float = 60, unless: Callable[[], None] = lambda: None) -> None:
+        """``unless`` is called before a silence is waited out and a failure is told; may raise, to say what is behind it."""
         self.url = url
+        self._unless = unless
         self.silence_s = silence_s
         # Plain HTTP inside the machine or the cluster: no proxy, and no certificates to load (20 ms a client).
-        self._http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, trust_env=False, verify=False)
+        self._http = httpx.Client(
+            base_url=url, headers={"Authorization": f"Bearer {token}"}, trust_env=False, verify=_WITHOUT_CERTIFICATES
+        )
 
     @classmethod
-    def of(cls, run: RunDir, config: RunConfig) -> Self:
+    def of(cls, run: RunDir, config: RunConfig, *, unless: Callable[[], None] = lambda: None) -> Self:
         """The client of a run, here or on the hosts of a cluster."""
         url = f"http://{config.cluster.head_address}:{config.ports.control}"
-        return cls(url, run.secrets().control_token, silence_s=config.cluster.silence_s)
+        return cls(url, run.secrets().control_token, silence_s=config.cluster.silence_s, unless=unless)
 
     def __enter__(self) -> Self:
         return self
@@ -195,20 +202,18 @@ class ControlClient:
             try:
                 answer = self._http.request(verb, path, params=params, timeout=httpx.Timeout(timeout_s, connect=5))
             except httpx.TransportError as error:
+                self._unless()
                 if time.monotonic() >= silent_until:
                     raise ServiceSilent(f"the training service on {self.url} does not answer: {error}") from error
             else:
+                if answer.is_success:
+                    return answer.json()
+                self._unless()
                 if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
-                    return _body(answer)
+                    raise ControlError(_message(answer))
                 if time.monotonic() >= silent_until:
                     raise ServiceSilent(f"the training service on {self.url} is not ready: {_message(answer)}")
             time.sleep(0.5)
-
-
-def _body(answer: httpx.Response) -> dict[str, Any]:
-    if not answer.is_success:
-        raise ControlError(_message(answer))
-    return answer.json()
 
 
 def _message(answer: httpx.Response) -> str:

@@ -13,6 +13,7 @@ from openclaw_core.cluster.processes import OwnedProcess, Processes
 from openclaw_core.cluster.ray_head import NAME as RAY_HEAD
 from openclaw_core.cluster.ray_head import driver_log
 from openclaw_core.config import RunConfig
+from openclaw_core.driver import DriverNote, DriverState
 from openclaw_core.loop.client import ControlClient, ControlError, ServiceSilent, ServiceStatus
 from openclaw_core.rundir import RunDir
 
@@ -28,12 +29,16 @@ class RunState(StrEnum):
 
     RUNNING = "running"
     """Its service answers."""
+    SUSPENDED = "suspended"
+    """Its service answers, and nobody asks it for steps until a person resumes the run."""
     SILENT = "silent"
     """Its service does not answer, and Ray is up, or on hosts that are not asked: it is starting, or was lost."""
     STARTING = "starting"
     """Ray is up, and no service has been started on it yet."""
     FINISHED = "finished"
     """Its summary is written and nothing of it is alive."""
+    FAILED = "failed"
+    """Its driver has given up, and nothing of it is alive."""
     STOPPED = "stopped"
     """It was begun, is not at its end, and nothing of it is alive."""
     NEW = "new"
@@ -57,6 +62,8 @@ class Picture:
     stage: str
     """The flow's name for what is being done; "" where nothing is."""
     steps: int
+    driver: DriverNote | None
+    """None where it has not said anything."""
     service: ServiceStatus | None
     silence: str
     """Why there is no word of the service; "" where there is one."""
@@ -72,7 +79,7 @@ class Picture:
     @property
     def ended(self) -> bool:
         """Whether nothing more will happen by itself."""
-        return self.state in (RunState.FINISHED, RunState.STOPPED)
+        return self.state in (RunState.FINISHED, RunState.FAILED, RunState.STOPPED)
 
     @property
     def step(self) -> int:
@@ -90,6 +97,7 @@ class Picture:
             "stage": self.stage or None,
             "step": self.step,
             "steps": self.steps,
+            "driver": self.driver.model_dump(mode="json") | {"lost": self.driver.lost} if self.driver is not None else None,
             "service": self.service.model_dump(mode="json") if self.service is not None else None,
             "silence": self.silence or None,
             "processes": [{"name": each.name, "pid": each.pid, "log": each.log} for each in self.processes],
@@ -110,18 +118,20 @@ def look(run: RunDir, config: RunConfig, client: ControlClient, silence_s: float
     except ControlError as error:
         silence = f"what answers on {client.url} is no service of this run: {error}"
     processes = tuple(Processes(run.processes).alive())
-    state = RunState.RUNNING if service is not None else _without_service(run, config, processes)
+    driver = DriverNote.read(run)
+    state = _with_service(driver) if service is not None else _without_service(run, config, processes, driver)
     return Picture(
         run,
         state,
         _stage(run, state, service),
         config.train.steps,
+        driver,
         service,
         silence,
         processes,
         _summary(run) if state is RunState.FINISHED else None,
         service.metrics if service is not None and service.serving else _last_metrics(run),
-        _service_log(run) if state in (RunState.SILENT, RunState.STOPPED) else None,
+        _service_log(run) if state in (RunState.SILENT, RunState.FAILED, RunState.STOPPED) else None,
         _advice(run, config, state, service),
     )
 
@@ -134,11 +144,17 @@ def running_or_newest(runs: Sequence[RunDir]) -> tuple[RunDir, str]:
     return runs[-1], f"the newest of {len(runs)}"
 
 
-def _without_service(run: RunDir, config: RunConfig, processes: Sequence[OwnedProcess]) -> RunState:
+def _with_service(driver: DriverNote | None) -> RunState:
+    return RunState.SUSPENDED if driver is not None and driver.state is DriverState.SUSPENDED else RunState.RUNNING
+
+
+def _without_service(run: RunDir, config: RunConfig, processes: Sequence[OwnedProcess], driver: DriverNote | None) -> RunState:
     if any(process.name == RAY_HEAD for process in processes):
         return RunState.SILENT if _service_logs(run) else RunState.STARTING
     if run.summary_file.exists():
         return RunState.FINISHED
+    if driver is not None and driver.state is DriverState.FAILED:
+        return RunState.FAILED
     if not (_service_logs(run) or run.metrics_file.exists() or run.ledger_file.exists()):
         return RunState.NEW
     return RunState.SILENT if config.cluster.containers else RunState.STOPPED
@@ -169,6 +185,8 @@ def _advice(run: RunDir, config: RunConfig, state: RunState, service: ServiceSta
     match state:
         case RunState.RUNNING:
             return (service and service.advice) or ""
+        case RunState.SUSPENDED:
+            return "People are answered, by the weights as they are. *Resume* in Prefect's UI goes on, *Cancel* ends it."
         case RunState.STARTING:
             return "Ray is up; the training service comes next."
         case RunState.SILENT:
@@ -177,7 +195,7 @@ def _advice(run: RunDir, config: RunConfig, state: RunState, service: ServiceSta
                 f"cluster.silence_s={config.cluster.silence_s:g} s. If nobody does: {again}. "
                 f"`openclaw-rl stop {run.run_id}` ends it."
             )
-        case RunState.STOPPED:
+        case RunState.FAILED | RunState.STOPPED:
             return f"Nothing of it is alive here. {again} goes on from its checkpoint and ledger."
         case RunState.NEW:
             return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from openclaw_core.driver import DriverNote, DriverState
 from openclaw_core.inspection.text import printable
 from openclaw_core.loop import PHASES
 from openclaw_core.loop.client import BatchStatus, EngineStatus, HealthStatus, JudgeStatus, ServiceStatus
@@ -23,9 +25,11 @@ Line = tuple[str, RenderableType]
 _BAR_WIDTH = 32
 _STATE_STYLES = {
     RunState.RUNNING: "green",
+    RunState.SUSPENDED: "yellow",
     RunState.STARTING: "yellow",
     RunState.SILENT: "yellow",
     RunState.FINISHED: "green",
+    RunState.FAILED: "red",
     RunState.STOPPED: "red",
     RunState.NEW: "yellow",
 }
@@ -55,6 +59,8 @@ def render(picture: Picture) -> RenderableType:
 
 def _lines(picture: Picture) -> Iterator[Line]:
     yield "run", _title(picture)
+    if picture.driver is not None and (words := _driver(picture.driver)):
+        yield "driver", words
     if picture.service is not None:
         yield from _service_lines(picture, picture.service)
     elif picture.state is not RunState.FINISHED:
@@ -73,10 +79,21 @@ def _title(picture: Picture) -> Text:
     service = picture.service
     if service is not None and service.serving and service.state != "finished":
         words = [f"step {service.next_step} of {service.steps}"]
-        if service.eta_s is not None:
+        if service.eta_s is not None and picture.state is RunState.RUNNING:
             words.append(f"about {_duration(service.eta_s)} left")
     title = Text.assemble((picture.run.run_id, "bold"), "  ", (picture.state.value, _STATE_STYLES[picture.state]))
     return title.append("  " + ", ".join([picture.stage, *words] if picture.stage else words))
+
+
+def _driver(driver: DriverNote) -> Text | None:
+    """What whoever drives it said last; nothing where that is at work or done, as is to be expected."""
+    if driver.lost:
+        return Text(f"{driver.who} has ended without a word (pid {driver.pid})", "red")
+    if driver.state in (DriverState.WORKING, DriverState.DONE):
+        return None
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(driver.at))
+    said = f"{driver.who}: {driver.state.value} at {when}"
+    return Text(f"{said}: {driver.reason}", "red") if driver.reason else Text(said, "yellow")
 
 
 def _summary(summary: Summary) -> Iterator[Line]:

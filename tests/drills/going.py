@@ -11,7 +11,13 @@ from typing import Any
 
 import psutil
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+from prefect.client.schemas.filters import (
+    LogFilter,
+    LogFilterFlowRunId,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateName,
+)
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.events.filters import EventAnyResourceFilter, EventFilter, EventNameFilter
 from prefect.settings import PREFECT_API_URL
@@ -188,10 +194,16 @@ class Going:
         assert all(step.name == f"step-{step.parameters['step']:05d}" for step in steps)
         assert all(step.state and step.state.is_final() for step in steps), [(step.name, step.state_name) for step in steps]
         completed = [step.parameters["step"] for step in steps if step.state_name == "Completed"]
-        broken_off = {step.parameters["step"] for step in steps if step.state_name in ("Crashed", "Failed")}
+        broken_off = {step.parameters["step"] for step in steps if step.state_name in ("Crashed", "Failed", "Suspended")}
         assert completed == sorted(set(completed))
         # What the service has finished while nobody drove it is not asked for again.
         assert set(numbers) - set(completed) <= broken_off
+
+    def check_nothing_taken_back(self) -> None:
+        """No stage and no phase is shown as RolledBack."""
+        with get_client(sync_client=True) as client:
+            taken_back = TaskRunFilterState(name=TaskRunFilterStateName(any_=["RolledBack"]))
+            assert client.read_task_runs(task_run_filter=TaskRunFilter(state=taken_back)) == []
 
     def check_attempts(self, attempts: int) -> None:
         """What is done in the first attempt is Cached in the later ones, and what must be true now is looked at in each."""

@@ -9,7 +9,10 @@ from uuid import UUID
 import httpx
 import pytest
 from prefect import flow
+from prefect.context import FlowRunContext
+from prefect.exceptions import Pause
 from prefect.runtime import flow_run as this_run
+from prefect.states import Suspended
 
 import flows.train_loop
 from flows.rollout_step import rollout_step
@@ -141,3 +144,39 @@ def test_a_step_that_met_no_server_of_prefect_is_asked_for_again(
 
     assert [step.parameters["step"] for step in step_runs(UUID(once()))] == list(range(1, STEPS + 1))
     assert len(calls) == STEPS + 1
+
+
+@pytest.mark.parametrize("phase", ["collect", "train"])
+def test_a_suspended_run_ends_with_a_whole_step_or_where_it_waits_for_turns(run: RunDir, service: StubService, phase: str):
+    """Suspended by a person: tests/drills/test_stops.py."""
+    service.polls = {phase: 5}
+    notes = []
+
+    def suspend(left: int) -> str:
+        if service.next_step == 2:
+            notes[0].mark_requested(Suspended())
+        return f"{left} more"
+
+    service.progress = suspend
+
+    @flow
+    def once() -> None:
+        context = FlowRunContext.get()
+        assert context is not None
+        notes.append(context.flow_run_suspension_request)
+        ids.append(this_run.id)
+        train_loop(str(run.path), FeederSwitch())
+
+    ids: list[str] = []
+    service.done = [(1, each) for each in PHASES]
+    with pytest.raises(Pause):
+        once()
+    waited = phase == "collect"
+    assert service.next_step == (2 if waited else 3)
+    (step,) = step_runs(UUID(ids[0]))
+    assert step.parameters["step"] == 2
+    states = ["Suspended"] if waited else ["Completed"] * 5
+    assert [each.state_name for each in task_runs(step.id)] == states
+    assert step.state_name == states[0]
+    if waited:
+        assert "waited for turns" in str(step.state and step.state.message)
