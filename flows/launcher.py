@@ -22,10 +22,11 @@ from flows.watch import Watch, follow
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.ports import RAY_PORTS, SERVICE_PORTS, check_ports
 from openclaw_core.cluster.processes import Processes
-from openclaw_core.cluster.ray_head import find_head
+from openclaw_core.cluster.ray_head import find_head, runs_up
 from openclaw_core.config import RunConfig
 from openclaw_core.config.env import load_asked
 from openclaw_core.config.load import parse_assignment
+from openclaw_core.driver import DriverNote, DriverState
 from openclaw_core.loop.summary import read_summary, summary_rows
 from openclaw_core.rundir import RunDir
 
@@ -52,6 +53,7 @@ def run_command(
     _check_ports(config, known)
     prefect = LocalPrefect(state, config.ports.prefect)
     console.print(f"Prefect: starting, or taking what runs already; UI at {prefect.ui}")
+    console.print(f"In another terminal: export PREFECT_API_URL={prefect.api}", soft_wrap=True)
     prefect.start(config)
     with temporary_settings({PREFECT_API_URL: prefect.api}), get_client(sync_client=True) as client:
         flow_run = _create_run(client, preset, steps, asked.overrides)
@@ -72,6 +74,7 @@ def stop_command(state: State = HOME / ".state") -> None:
     """End what `make run` started: runs that are going on, their Ray heads, the Prefect worker and server."""
     prefect = LocalPrefect.recorded(state)
     if prefect is not None and prefect.healthy:
+        console.print("cancelling what is going on; services end their phase and write a checkpoint first")
         with temporary_settings({PREFECT_API_URL: prefect.api}), get_client(sync_client=True) as client:
             _cancel_active(client)
     stopped = [*_stop_runs(KnownRuns(state)), *stop_prefect(state)]
@@ -113,18 +116,32 @@ class KnownRuns:
 def _check_ports(config: RunConfig, known: KnownRuns) -> None:
     """Raise ClusterError for a taken port before anything is started; a run that was left up for a retry is named.
 
-    The ports of a run with hosts of its own are opened there: env-check looks at them.
+    For one that is at work the new run waits by itself, as a flow run that is begun elsewhere does (queueing.py). The ports of
+    a run with hosts of its own are opened there: env-check looks at them.
     """
     if config.cluster.containers:
         return
     try:
         check_ports(config.ports, [*SERVICE_PORTS, *RAY_PORTS])
     except ClusterError as error:
-        left = [run.run_id for run in known.all() if find_head(run) is not None]
-        if left:
-            up = f"run {', '.join(left)} is still up: going on, or left for a retry after a failure; `make stop` ends it"
-            raise ClusterError(f"{up}\n{error}") from None
+        up = {*runs_up(HOME / config.paths.runs), *(run for run in known.all() if find_head(run) is not None)}
+        names = ", ".join(sorted(run.run_id for run in up))
+        if up and all(_is_driven(run) for run in up):
+            console.print(f"This machine is held by run {names}; the new one waits for it. Ctrl-C cancels the new one alone.")
+            return
+        if up:
+            raise ClusterError(
+                f"run {names} is still up, left for a retry after a failure: Retry it in the UI, or end it with "
+                f"`.venv/bin/openclaw-rl stop` and its name\n{error}"
+            ) from None
         raise
+
+
+def _is_driven(run: RunDir) -> bool:
+    """Whether a flow run has its hosts, and gives them free at its end."""
+    driver = DriverNote.read(run)
+    at_it = (DriverState.WORKING, DriverState.SUSPENDED)
+    return driver is not None and driver.flow_run is not None and driver.state in at_it and not driver.lost
 
 
 def _create_run(client: SyncPrefectClient, preset: str, steps: int | None, overrides: dict[str, Any]) -> FlowRun:
@@ -178,6 +195,7 @@ def _stop_runs(known: KnownRuns) -> list[str]:
             continue
         if (stopping := processes.find(STAND_IN)) is not None:
             stopping.wait(STOP_DEADLINE_S)
+        console.print(f"ending run {run.run_id}")
         teardown(run.config(), run)
         stopped.append(f"run {run.run_id}")
     return stopped

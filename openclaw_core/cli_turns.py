@@ -73,7 +73,7 @@ def list_turns(
     elif records:
         print_rich(turns_table(records))
     else:
-        say("no such turns")
+        say("no turn yet" if wanted == TurnFilter() else "no such turns")
 
 
 @app.command("show", epilog=examples("turns show RUN 3f2a9c", "turns show RUN 3f2a9c --full"))

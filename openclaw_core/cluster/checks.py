@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 from packaging.requirements import Requirement
 
-from openclaw_core.cluster.ports import RAY_PORTS, SERVICE_PORTS, describe_taken
-from openclaw_core.cluster.ray_head import find_head
+from openclaw_core.cluster.ports import RAY_PORTS, SERVICE_PORTS, taken_ports
+from openclaw_core.cluster.ray_head import find_head, runs_up
 from openclaw_core.config import RunConfig
 from openclaw_core.config.env import external_keys
 from openclaw_core.feeder.errors import PersonaError
@@ -200,10 +200,11 @@ def _ports(config: RunConfig, run: RunDir | None) -> Iterator[Check]:
     if run is not None and find_head(run) is not None:
         yield Check("ports", "in use by this run, which is alive", True)
         return
-    taken = {name: message for name in (*SERVICE_PORTS, *RAY_PORTS) if (message := describe_taken(config.ports, name))}
-    for name, message in taken.items():
-        what, _, advice = message.partition("; ")
-        yield Check(f"ports.{name}", what, False, advice)
+    taken = taken_ports(config.ports, (*SERVICE_PORTS, *RAY_PORTS))
+    others = ", ".join(other.run_id for other in runs_up(config.paths.runs))
+    for port in taken:
+        advice = f"run {others} is up on this machine: wait for it, or `openclaw-rl stop` it; or {port.advice}"
+        yield Check(port.setting, f"port {port.port} is taken{port.holder}", False, advice if others else port.advice)
     if not taken:
         numbers = ", ".join(str(getattr(config.ports, name)) for name in (*SERVICE_PORTS, *RAY_PORTS))
         yield Check("ports", f"{numbers} are free", True)

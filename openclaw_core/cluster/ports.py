@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import psutil
 
@@ -16,19 +17,32 @@ RAY_PORTS = ("ray_gcs", "ray_dashboard", "ray_client")
 
 def check_ports(ports: PortsConfig, names: Iterable[str]) -> None:
     """Raise ClusterError naming every taken port of ``names``, its setting, who has it and what to do."""
-    taken = [message for name in names if (message := describe_taken(ports, name))]
+    taken = taken_ports(ports, names)
     if taken:
-        raise ClusterError("\n".join(taken))
+        raise ClusterError("\n".join(map(str, taken)))
 
 
-def describe_taken(ports: PortsConfig, name: str) -> str | None:
-    """What is wrong with ``ports.<name>``, or None if it is free."""
-    port: int = getattr(ports, name)
-    if port_is_free(port):
-        return None
-    return (
-        f"port {port} (ports.{name}) is taken{_holder(port)}; end that process or choose another port with ports.{name}=<port>"
-    )
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A port that a run cannot have."""
+
+    setting: str
+    port: int
+    holder: str
+    """" by pid 7 (its command line)", or "" where that is not to be seen."""
+
+    @property
+    def advice(self) -> str:
+        return f"end that process or choose another port with {self.setting}=<port>"
+
+    def __str__(self) -> str:
+        return f"port {self.port} ({self.setting}) is taken{self.holder}; {self.advice}"
+
+
+def taken_ports(ports: PortsConfig, names: Iterable[str]) -> list[Taken]:
+    """Those of ``names`` that are not free."""
+    numbers = {f"ports.{name}": int(getattr(ports, name)) for name in names}
+    return [Taken(setting, port, _holder(port)) for setting, port in numbers.items() if not port_is_free(port)]
 
 
 def port_is_free(port: int) -> bool:

@@ -15,7 +15,7 @@ from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.ports import RAY_PORTS, check_ports
 from openclaw_core.cluster.processes import OwnedProcess, Processes
 from openclaw_core.config import RunConfig
-from openclaw_core.rundir import RunDir
+from openclaw_core.rundir import RunDir, list_runs
 
 NAME = "ray-head"
 
@@ -40,6 +40,11 @@ def start_head(config: RunConfig, run: RunDir, deadline_s: float = 90) -> bool:
 def find_head(run: RunDir) -> OwnedProcess | None:
     """The run's Ray head, if it is alive."""
     return Processes(run.processes).find(NAME)
+
+
+def runs_up(runs: Path) -> list[RunDir]:
+    """Those below ``runs`` whose Ray head is alive on this machine: at work, suspended, or left for a retry."""
+    return [run for run in list_runs(runs) if find_head(run) is not None]
 
 
 def stop_head(run: RunDir) -> bool:

@@ -45,6 +45,7 @@ def export_hf(tensors: Iterable[tuple[str, Tensor]], hf_dir: Path, out_dir: Path
         dtype = str(next(iter(named.values())).dtype).removeprefix("torch.")
         write_json(directory / "config.json", config | {"dtype": dtype})
         save_file(named, directory / WEIGHTS, metadata={"format": "pt"})
+        (directory / WEIGHTS).chmod(0o644)  # it is made for its owner alone
         written = checksum_directory(directory)
         if written != checksum(named.items()):
             raise WeightsError(f"{out_dir}: the weights read back from the disk differ from those written")
