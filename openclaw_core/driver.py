@@ -83,16 +83,29 @@ def note(run: RunDir, flow_run: str | None, state: DriverState, reason: str = ""
 
 @contextmanager
 def driving(run: RunDir, flow_run: str | None, ends: Mapping[type[BaseException], DriverState]) -> Iterator[None]:
-    """The block drives the run. ``ends``: how it stands after these exceptions; after others it has failed."""
+    """The block drives the run. ``ends``: how it stands after these exceptions; after others it has failed.
+
+    Raises RunStopped in place of what broke because `openclaw-rl stop` has ended the run.
+    """
     run.stop_file.unlink(missing_ok=True)
     note(run, flow_run, DriverState.WORKING)
     try:
-        yield
+        with _told_of_stop(run):
+            yield
     except BaseException as error:
         state = next((state for kind, state in ends.items() if isinstance(error, kind)), DriverState.FAILED)
         note(run, flow_run, state, str(error) or type(error).__name__ if state is DriverState.FAILED else "")
         raise
     note(run, flow_run, DriverState.DONE)
+
+
+@contextmanager
+def _told_of_stop(run: RunDir) -> Iterator[None]:
+    try:
+        yield
+    except OpenClawError:
+        unless_stopped(run)
+        raise
 
 
 def ask_to_stop(run: RunDir) -> None:

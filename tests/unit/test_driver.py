@@ -75,6 +75,10 @@ def test_a_driver_whose_run_is_stopped_is_told_so_and_not_what_broke(run: RunDir
             client.run_phase(1, "collect", deadline_s=60)
     with driving(run, None, ENDS):
         unless_stopped(run)  # a new driver has not been told
+    with pytest.raises(RunStopped), driving(run, None, ENDS):
+        ask_to_stop(run)
+        raise ControlError("whatever a stage says whose service is gone")
+    assert said(run).state is DriverState.STOPPED
 
 
 def status(run: RunDir, service: StubService | None = None) -> tuple[RunState, str]:
