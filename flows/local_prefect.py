@@ -123,7 +123,9 @@ class LocalPrefect:
             "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
             # Events of tasks are kept for an hour: a step has some 90 kB of them, 2,000 steps would have 180 MB.
             "PREFECT_SERVER_SERVICES_DB_VACUUM_EVENT_RETENTION_OVERRIDES": json.dumps(EVENTS_KEPT_S),
-            # By itself the server writes each state of a task run with a commit of its own, beside the next step's requests.
+            # By itself the server writes each state of a task run with a commit of its own, and events by twenties, in the
+            # middle of each step's end: its requests wait for that.
+            "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "500",
             "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
             "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": str(RECORDER_FLUSH_S),
         }
