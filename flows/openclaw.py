@@ -14,7 +14,7 @@ from prefect.states import Cancelled
 from flows import form
 from flows.logs import log_to_prefect
 from flows.parameters import config_of, default_run_id, locate_run, open_run
-from flows.stand_in import at_work_on_hosts, start_stand_in
+from flows.stand_in import at_work_on_hosts, await_last_attempt, start_stand_in
 from flows.sweep import close_left_open
 from flows.train_loop import train_loop
 from openclaw_core.driver import DriverState, RunStopped, driving
@@ -95,8 +95,9 @@ def openclaw(
     if dry_run:
         show_dry_run(config_of(this_run.parameters), _run_name())
         return None
-    close_left_open(this_run.id)
     run = open_run(this_run.parameters, this_run.id)
+    await_last_attempt(run, this_run.id)
+    close_left_open(this_run.id)
     try:
         with driving(run, str(this_run.id), ENDS):
             return _chain(run)

@@ -18,11 +18,12 @@ import structlog
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import StateType
 from prefect.exceptions import ObjectNotFound, Pause, TerminationSignal
+from prefect.logging import get_run_logger
 from prefect.settings import get_current_settings
 
 from flows.queueing import Claim, Hold, hosts_held, taken_up
 from openclaw_core.cluster.processes import Processes
-from openclaw_core.driver import DriverState, note
+from openclaw_core.driver import DriverNote, DriverState, note
 from openclaw_core.log import configure_logging
 from openclaw_core.rundir import RunDir
 from openclaw_core.stages import teardown
@@ -45,6 +46,19 @@ def start_stand_in(run: RunDir, flow_run_id: UUID | str) -> None:
         command = [sys.executable, "-m", "flows.stand_in", str(run.path), str(flow_run_id)]
         settings = get_current_settings().to_environment_variables(exclude_unset=True)
         processes.start(NAME, command, log_file=run.logs / f"{NAME}.log", env=settings)
+
+
+def await_last_attempt(run: RunDir, flow_run_id: UUID | str) -> None:
+    """Wait for the process of the flow run's last attempt.
+
+    Where the run was resumed soon, that one is still at the step with which it was to stop, and would end this one's feeder.
+    """
+    logger, told = get_run_logger(), False
+    while (last := DriverNote.read(run)) is not None and last.flow_run == str(flow_run_id) and last.at_work_elsewhere:
+        if not told:
+            logger.info("the last attempt (pid %d) is still at its step; this one goes on when that is done", last.pid)
+            told = True
+        time.sleep(LOOK_EVERY_S)
 
 
 @contextlib.contextmanager

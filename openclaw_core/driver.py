@@ -66,12 +66,19 @@ class DriverNote(BaseModel):
     @property
     def lost(self) -> bool:
         """Whether it has ended without a word. Only its own machine can tell."""
-        if self.state is not DriverState.WORKING:
-            return False
+        return self.state is DriverState.WORKING and not self._alive
+
+    @property
+    def at_work_elsewhere(self) -> bool:
+        """Whether it is at work in another process of this machine."""
+        return self.state is DriverState.WORKING and self._alive and self.pid != os.getpid()
+
+    @property
+    def _alive(self) -> bool:
         try:
-            return abs(psutil.Process(self.pid).create_time() - self.began) > 1
+            return abs(psutil.Process(self.pid).create_time() - self.began) <= 1
         except psutil.NoSuchProcess:
-            return True
+            return False
 
 
 def note(run: RunDir, flow_run: str | None, state: DriverState, reason: str = "") -> None:
