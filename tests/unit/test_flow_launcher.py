@@ -5,17 +5,24 @@ from __future__ import annotations
 import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from flows.launcher import KnownRuns, app
+from flows.launcher import (
+    KnownRuns,
+    _check_ports,  # pyright: ignore[reportPrivateUsage]
+    app,
+)
 from openclaw_core.cluster.errors import ClusterError
 from openclaw_core.cluster.processes import Processes
 from openclaw_core.config import ConfigError, load_config
-from openclaw_core.rundir import create_run
+from openclaw_core.driver import DriverState, note
+from openclaw_core.rundir import RunDir, create_run
 from tests.ports import free_ports
 
 
@@ -51,17 +58,33 @@ def test_a_taken_port_is_named_and_nothing_is_started(tmp_path: Path, name: str)
     assert not Processes(tmp_path / "state" / "processes").alive()
 
 
-def test_a_run_that_was_left_up_is_named_with_the_way_to_end_it(tmp_path: Path):
-    ports = free_ports()
-    run = create_run(load_config("local-cpu", {"paths.runs": str(tmp_path / "runs"), **ports}), "left-up")
-    KnownRuns(tmp_path).add(run)
+@contextmanager
+def run_up(runs: Path, ports: dict[str, int], state: DriverState) -> Iterator[RunDir]:
+    """A run with a Ray head, as far as can be seen from outside, and what its flow run last said of itself."""
+    run = create_run(load_config("local-cpu", {"paths.runs": str(runs), **ports}), "up")
+    note(run, "1", state)
     port = ports["ports.ray_gcs"]
     listen = f"import socket, time; s = socket.create_server(('', {port})); print('up', flush=True); time.sleep(60)"
-    with Processes(run.processes).owned("ray-head", [sys.executable, "-c", listen], log_file=tmp_path / "log"):
-        while "up" not in (tmp_path / "log").read_text():
+    with Processes(run.processes).owned("ray-head", [sys.executable, "-c", listen], log_file=runs / "log"):
+        while "up" not in (runs / "log").read_text():
             time.sleep(0.05)
+        yield run
+
+
+def test_a_run_that_was_left_up_is_named_with_the_way_to_end_it(tmp_path: Path):
+    ports = free_ports()
+    with run_up(tmp_path / "runs", ports, DriverState.FAILED) as run:
+        KnownRuns(tmp_path).add(run)
         result = launch(tmp_path, ports=ports)
-    assert "run left-up is still up, left for a retry after a failure" in str(result.exception)
+    assert "run up is still up, left for a retry after a failure" in str(result.exception)
+    assert f"port {ports['ports.ray_gcs']} (ports.ray_gcs) is taken by pid" in str(result.exception)
+
+
+def test_a_run_that_is_at_work_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """By the flow: tests/drills/test_stops.py."""
+    with run_up(tmp_path / "runs", free_ports(), DriverState.WORKING) as run:
+        _check_ports(run.config(), KnownRuns(tmp_path))
+    assert "This machine is held by run up; the new one waits for it" in capsys.readouterr().out
 
 
 def test_stopping_nothing_is_no_error(tmp_path: Path):
