@@ -2,10 +2,10 @@
 
 Usage: python -m benchmarks.orchestration [--steps N] [--sleep S]
 
-A real Prefect server, started as `make run` starts it, and a control API that trains nothing: collect sleeps for a while, the
-other phases take no time. The same steps are driven without Prefect, as `openclaw-rl run` does, before and after; what the
-orchestrated ones take longer is their orchestration. The metrics that the steps report are those of a real run, so that tables
-and plots have their true size.
+A real Prefect server, started as `make run` starts it, and a control API that trains nothing: its phases sleep, each for the
+share of the step that it took in a real run. The same steps are driven without Prefect, as `openclaw-rl run` does, before and
+after; what the orchestrated ones take longer is their orchestration. The metrics that the steps report are those of that run,
+so that tables and plots have their true size.
 
 With `--sleep 0` a step begins while the server still works on the events of the one before, which no real step does.
 """
@@ -48,7 +48,7 @@ TARGETS = {"median_ms": 200.0, "p95_ms": 500.0, "share_of_60_s": 0.01, "database
 
 
 class SleepingService(StubService):
-    """Steps of ``sleep_s`` seconds with the metrics of a real run, and when each of them began."""
+    """Steps of ``sleep_s`` seconds with the metrics of a real run and its phases' shares, and when each of them began."""
 
     def __init__(self, steps: int, token: str, sleep_s: float) -> None:
         super().__init__(steps, token)
@@ -57,10 +57,16 @@ class SleepingService(StubService):
         self._metrics = [{name: row[name] for name in row.keys() - {"step", "version"}} for row in rows]
         self.began: list[float] = []
 
+    def _sleep_of(self, step: int, phase: str) -> float:
+        """Seconds; what the recorded step spent outside the phases counts as report."""
+        row = self.metrics(step)
+        shares = {each: row[f"perf/{each}_time"] / row["perf/step_time"] for each in ("collect", "score", "train", "publish")}
+        return self._sleep_s * (shares | {"report": max(0.0, 1 - sum(shares.values()))})[phase]
+
     def run_phase(self, step: int, phase: str) -> dict[str, Any]:
         if phase == "collect":
             self.began.append(time.monotonic())
-            time.sleep(self._sleep_s)
+        time.sleep(self._sleep_of(step, phase))
         answer = super().run_phase(step, phase)
         if phase == "report":
             answer["result"] |= self.metrics(step)
