@@ -16,9 +16,9 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 from flows.rollout_step import rollout_step
 from flows.server import through_restarts
 from openclaw_core.config import RunConfig
-from openclaw_core.driver import unless_stopped
+from openclaw_core.driver import drivers_client
 from openclaw_core.evaluation.beside import finish_trials, start_trials
-from openclaw_core.loop.client import ControlClient, drive
+from openclaw_core.loop.client import drive
 from openclaw_core.loop.summary import Summary, summarise
 from openclaw_core.rundir import RunDir
 from tasks.evaluate import evaluate
@@ -61,7 +61,7 @@ def drive_steps(config: RunConfig, run: RunDir) -> None:
         with suspended_only_while_waiting():
             rollout_step(run_dir, step, min(step + train.monitor_every - 1, train.steps))
 
-    with ControlClient.of(run, config, unless=lambda: unless_stopped(run)) as client, _cheap_subflows():
+    with drivers_client(run, config) as client, _cheap_subflows():
         drive(
             client,
             run_step=lambda step: through_restarts(lambda: run_step(step)),

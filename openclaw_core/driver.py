@@ -16,7 +16,10 @@ from typing import Self
 import psutil
 from pydantic import BaseModel, ConfigDict
 
+from openclaw_core.cluster.processes import live_process
+from openclaw_core.config import RunConfig
 from openclaw_core.errors import OpenClawError
+from openclaw_core.loop.client import ControlClient
 from openclaw_core.rundir import RunDir, write_whole
 
 
@@ -47,8 +50,8 @@ class DriverNote(BaseModel):
     at: float
     """Unix time."""
     pid: int
-    began: float
-    """When its process did: a number is given to another process some day."""
+    started: float
+    """Of its process, Unix time."""
 
     @classmethod
     def read(cls, run: RunDir) -> Self | None:
@@ -66,25 +69,18 @@ class DriverNote(BaseModel):
     @property
     def lost(self) -> bool:
         """Whether it has ended without a word. Only its own machine can tell."""
-        return self.state is DriverState.WORKING and not self._alive
+        return self.state is DriverState.WORKING and live_process(self.pid, self.started) is None
 
     @property
     def at_work_elsewhere(self) -> bool:
         """Whether it is at work in another process of this machine."""
-        return self.state is DriverState.WORKING and self._alive and self.pid != os.getpid()
-
-    @property
-    def _alive(self) -> bool:
-        try:
-            return abs(psutil.Process(self.pid).create_time() - self.began) <= 1
-        except psutil.NoSuchProcess:
-            return False
+        return self.state is DriverState.WORKING and not self.lost and self.pid != os.getpid()
 
 
 def note(run: RunDir, flow_run: str | None, state: DriverState, reason: str = "") -> None:
     """Say it."""
-    began = psutil.Process().create_time()
-    said = DriverNote(flow_run=flow_run, state=state, reason=reason, at=time.time(), pid=os.getpid(), began=began)
+    started = psutil.Process().create_time()
+    said = DriverNote(flow_run=flow_run, state=state, reason=reason, at=time.time(), pid=os.getpid(), started=started)
     write_whole(run.driver_file, said.model_dump_json(), 0o644)
 
 
@@ -113,6 +109,11 @@ def _told_of_stop(run: RunDir) -> Iterator[None]:
     except OpenClawError:
         unless_stopped(run)
         raise
+
+
+def drivers_client(run: RunDir, config: RunConfig) -> ControlClient:
+    """A client of the run's service that raises RunStopped where that is silent, or fails, because the run was stopped."""
+    return ControlClient.of(run, config, unless=lambda: unless_stopped(run))
 
 
 def ask_to_stop(run: RunDir) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from openclaw_core import stages
 from openclaw_core.config import RunConfig
-from openclaw_core.driver import DriverState, RunStopped, driving, unless_stopped
+from openclaw_core.driver import DriverState, RunStopped, drivers_client, driving
 from openclaw_core.errors import OpenClawError
 from openclaw_core.evaluation.beside import finish_trials, start_trials, stop_trials
 from openclaw_core.feeding import feeder_state, feeder_watch, start_feeder, stop_feeder
 from openclaw_core.health.status import HealthStatus, stop_if_ill
-from openclaw_core.loop.client import ControlClient, drive, drive_step, phase_deadlines
+from openclaw_core.loop.client import drive, drive_step, phase_deadlines
 from openclaw_core.loop.summary import Summary, summarise
 from openclaw_core.report.recorder import recorded
 from openclaw_core.rundir import RunDir
@@ -69,7 +69,7 @@ def _trained(config: RunConfig, run: RunDir, tell: Tell) -> Summary:
 
 def _train(config: RunConfig, run: RunDir, tell: Tell) -> None:
     deadlines, watch = phase_deadlines(config), feeder_watch(run)
-    with ControlClient.of(run, config, unless=lambda: unless_stopped(run)) as client:
+    with drivers_client(run, config) as client:
 
         def run_step(step: int) -> None:
             def on_phase(phase: str) -> None:

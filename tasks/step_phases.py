@@ -8,9 +8,9 @@ from prefect import Task, task
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Pause
 
-from openclaw_core.driver import unless_stopped
+from openclaw_core.driver import drivers_client
 from openclaw_core.feeding import feeder_watch
-from openclaw_core.loop.client import PHASES, ControlClient, OnWait, phase_deadlines
+from openclaw_core.loop.client import PHASES, OnWait, phase_deadlines
 from openclaw_core.rundir import RunDir
 from tasks.policy import MUST_BE_TRUE_NOW, opened
 from tasks.suspension import raise_if_suspended, suspended
@@ -19,7 +19,7 @@ from tasks.suspension import raise_if_suspended, suspended
 def _run_phase(phase: str, run_dir: str, step: int) -> dict[str, Any]:
     config, run = opened(run_dir)
     watch = _while_collecting(run) if phase == "collect" else None
-    with ControlClient.of(run, config, unless=lambda: unless_stopped(run)) as client:
+    with drivers_client(run, config) as client:
         return client.run_phase(step, phase, deadline_s=phase_deadlines(config)[phase], on_wait=watch)
 
 

@@ -39,12 +39,7 @@ class OwnedProcess:
 
     def handle(self) -> psutil.Process | None:
         """The live process, or None if it has ended, even where its pid is in use again."""
-        try:
-            process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started) < CLOCK_SLACK_S
-            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-        except psutil.NoSuchProcess:
-            return None
+        return live_process(self.pid, self.started)
 
     def wait(self, timeout_s: float) -> int | None:
         """Wait for its end: the exit code where it is a child of ours, else None. Raises ClusterError at the deadline."""
@@ -61,6 +56,16 @@ class OwnedProcess:
         """The last lines it wrote."""
         file = Path(self.log)
         return "\n".join(file.read_text(errors="replace").splitlines()[-lines:]) if file.exists() else ""
+
+
+def live_process(pid: int, started: float) -> psutil.Process | None:
+    """The process of that pid and start time (Unix time, seconds); None if it has ended."""
+    try:
+        process = psutil.Process(pid)
+        same = abs(process.create_time() - started) < CLOCK_SLACK_S
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None
 
 
 class Processes:

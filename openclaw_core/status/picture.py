@@ -38,7 +38,7 @@ class RunState(StrEnum):
     FINISHED = "finished"
     """Its summary is written and nothing of it is alive."""
     FAILED = "failed"
-    """Its driver has given up, and nothing of it is alive."""
+    """Its driver has given up, and its service does not answer."""
     STOPPED = "stopped"
     """It was begun, is not at its end, and nothing of it is alive."""
     NEW = "new"
@@ -75,6 +75,11 @@ class Picture:
     log: LogTail | None
     """What the service wrote last, where it does not answer."""
     advice: str
+
+    @property
+    def driven(self) -> bool:
+        """Whether somebody asks its service for steps, as far as that has been said."""
+        return self.driver is None or (self.driver.state is DriverState.WORKING and not self.driver.lost)
 
     @property
     def ended(self) -> bool:

@@ -79,7 +79,7 @@ def _title(picture: Picture) -> Text:
     service = picture.service
     if service is not None and service.serving and service.state != "finished":
         words = [f"step {service.next_step} of {service.steps}"]
-        if service.eta_s is not None and picture.state is RunState.RUNNING:
+        if service.eta_s is not None and picture.driven:
             words.append(f"about {_duration(service.eta_s)} left")
     title = Text.assemble((picture.run.run_id, "bold"), "  ", (picture.state.value, _STATE_STYLES[picture.state]))
     return title.append("  " + ", ".join([picture.stage, *words] if picture.stage else words))

@@ -15,8 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from openclaw_core.cli import app
-from openclaw_core.config import ConfigError, RunConfig, load_config
-from openclaw_core.engines.sglang.command import ServerAt, ServerCommand, engine_command, judge_command
+from openclaw_core.config import RunConfig, load_config
 from openclaw_core.losses.head import TILE
 from openclaw_core.planning import Plan, PlanError, architecture, hccl, head, make_plan, report
 from openclaw_core.planning.activations import Pass
@@ -237,51 +236,6 @@ def test_a_layout_that_does_not_add_up_is_refused(preset: str, settings: dict[st
     with pytest.raises(PlanError) as error:
         plan(preset, settings)
     assert words in str(error.value)
-
-
-def test_the_engines_cards_may_be_named_by_their_first_alone() -> None:
-    named = plan("4b-2nodes", {"engine.sglang.devices": [], "engine.sglang.base_gpu_id": 4})
-    assert named.placement == plan("4b-2nodes").placement
-
-
-@pytest.mark.parametrize("preset", ["4b-1node", "4b-2nodes", "32b-8nodes"])
-def test_no_card_of_a_preset_has_two_roles_and_every_server_is_started_on_its_own(preset: str, tmp_path: Path) -> None:
-    config = load_config(preset)
-    placement = plan(preset).placement
-    assert placement.judge is not None
-    roles = (*placement.roles, placement.judge)
-    used = [(host, card) for role in roles for host in set(role.hosts) for card in role.cards_on(host)]
-    assert len(used) == len(set(used)) == sum(role.ranks * len(role.hosts) for role in roles)
-    for index, cards in enumerate(placement.engine.cards):
-        assert cards_of(engine_command(config, tmp_path, index=index, at=ServerAt(cards=cards))) == cards
-    for cards in placement.judge.cards:
-        assert cards_of(judge_command(config, tmp_path, at=ServerAt(cards=cards))) == cards
-
-
-def cards_of(command: ServerCommand) -> tuple[int, ...]:
-    """Those that the server will use."""
-    arguments = list(command.arguments)
-    first = int(arguments[arguments.index("--base-gpu-id") + 1]) if "--base-gpu-id" in arguments else 0
-    size = int(arguments[arguments.index("--tp-size") + 1])
-    visible = command.environment["ASCEND_RT_VISIBLE_DEVICES"].split(",")
-    return tuple(map(int, visible[first : first + size]))
-
-
-def test_engines_that_share_a_host_follow_each_other_on_its_cards() -> None:
-    placement = plan("4b-2nodes", {"engine.count": 2, "scorer.placement": "colocated", "engine.sglang.devices": [4, 5, 6, 7]})
-    assert placement.placement.engine.cards == ((4, 5), (6, 7))
-
-
-@pytest.mark.parametrize(
-    ("devices", "base", "words"),
-    [
-        ([4, 4], 0, r"devices=\[4, 4\] names a card twice"),
-        ([4, 5], 1, r"base_gpu_id=1 \+ tensor_parallel=2 = 3 cards, and devices=\[4, 5\] are 2"),
-    ],
-)
-def test_cards_that_cannot_hold_an_engine_are_refused(devices: list[int], base: int, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        load_config("4b-2nodes", {"engine.sglang.devices": devices, "engine.sglang.base_gpu_id": base})
 
 
 def test_weights_and_cache_must_fit_into_sglangs_share_of_a_card() -> None:
