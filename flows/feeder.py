@@ -45,9 +45,11 @@ def feeder(
         raise ConfigError("the flow feeder needs either run_dir or url")
     if run_dir:
         with feeding(run_dir) as switch:
+            began = time.monotonic()
             switch.on.set()
-            time.sleep(60 * minutes)
-        return {"stage": "feeder", "status": "done", "detail": f"fed for {minutes:g} minutes"}
+            switch.over.wait(60 * minutes)
+            fed_s = time.monotonic() - began
+        return {"stage": "feeder", "status": "done", "detail": f"fed for {fed_s / 60:.1f} minutes"}
     if not key:
         raise ConfigError("url needs key, the name of a Secret block that holds the gateway's API key")
     config = resolve_config(preset, simulator=simulator, overrides=overrides)

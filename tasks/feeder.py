@@ -25,6 +25,8 @@ class FeederSwitch:
     def __init__(self) -> None:
         self.on = threading.Event()
         self.off = threading.Event()
+        self.over = threading.Event()
+        """Set by the task when it has ended, however it did."""
 
 
 @task(name="feeder", task_run_name="feeder", tags=["stage"], retries=3, retry_delay_seconds=5, **MUST_BE_TRUE_NOW)
@@ -61,6 +63,7 @@ def feeding(run_dir: str) -> Iterator[FeederSwitch]:
     """A feeder task beside the block, and no feeder left after it."""
     switch = FeederSwitch()
     future = feed.submit(run_dir, switch)
+    future.add_done_callback(lambda _future: switch.over.set())
     try:
         yield switch
     finally:

@@ -62,6 +62,19 @@ def test_a_feeder_that_dies_is_started_again_and_none_is_left_at_the_end(run: Ru
     assert Processes(run.processes).alive() == []
 
 
+@pytest.mark.usefixtures("prefect_server")
+def test_the_flow_ends_with_its_feeder_and_not_with_its_minutes(run: RunDir):
+    def end_it() -> None:
+        wait_for_feeder(run)
+        stop_feeder(run)
+
+    ending = threading.Thread(target=end_it)
+    ending.start()
+    ended = feeder_flow(run_dir=str(run.path), minutes=1000)
+    ending.join()
+    assert ended["status"] == "done"
+
+
 def test_a_collection_gives_up_when_its_feeder_stays_away(run: RunDir, monkeypatch: pytest.MonkeyPatch):
     watch = feeder_watch(run)
     watch("no feeder was ever started: people feed this run")
