@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -42,25 +44,30 @@ def next_attempt(run: RunDir, flow_run: str) -> None:
 def test_it_goes_on_when_that_is_done(run: RunDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     monkeypatch.setattr("flows.stand_in.LOOK_EVERY_S", 0.05)
     process = at_its_step(run)
-    looked: list[DriverState] = []
-
-    def sleep(_seconds: float) -> None:
-        last = DriverNote.read(run)
-        assert last is not None
-        looked.append(last.state)
-        if len(looked) == 3:
-            assert process.stdin is not None
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-
-    monkeypatch.setattr("flows.stand_in.time.sleep", sleep)
     next_attempt(run, "another flow run, which is no concern of this one's")
-    assert not looked
+    states: list[DriverState] = []
+
+    def end_its_step() -> None:
+        while "is still at its step" not in caplog.text:
+            time.sleep(0.05)
+        states.append(said(run).state)
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+
+    ending = threading.Thread(target=end_its_step)
+    ending.start()
     next_attempt(run, "1")
-    assert len(looked) >= 3 and looked[:3] == [DriverState.WORKING] * 3
-    assert "is still at its step" in caplog.text
+    ending.join(10)
+    assert [*states, said(run).state] == [DriverState.WORKING, DriverState.SUSPENDED]
     process.kill()
     process.wait()
+
+
+def said(run: RunDir) -> DriverNote:
+    last = DriverNote.read(run)
+    assert last is not None
+    return last
 
 
 def test_one_that_was_killed_is_not_waited_for(run: RunDir):
