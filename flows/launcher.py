@@ -74,7 +74,7 @@ def stop_command(state: State = HOME / ".state") -> None:
     """End what `make run` started: runs that are going on, their Ray heads, the Prefect worker and server."""
     prefect = LocalPrefect.recorded(state)
     if prefect is not None and prefect.healthy:
-        console.print("cancelling what is going on; services end their phase and write a checkpoint first")
+        console.print("cancelling what is going on; services end their phase and write a checkpoint first", soft_wrap=True)
         with temporary_settings({PREFECT_API_URL: prefect.api}), get_client(sync_client=True) as client:
             _cancel_active(client)
     stopped = [*_stop_runs(KnownRuns(state)), *stop_prefect(state)]
@@ -127,7 +127,8 @@ def _check_ports(config: RunConfig, known: KnownRuns) -> None:
         up = {*runs_up(HOME / config.paths.runs), *(run for run in known.all() if find_head(run) is not None)}
         names = ", ".join(sorted(run.run_id for run in up))
         if up and all(_is_driven(run) for run in up):
-            console.print(f"This machine is held by run {names}; the new one waits for it. Ctrl-C cancels the new one alone.")
+            held = f"This machine is held by run {names}; the new one waits for it. Ctrl-C cancels the new one alone."
+            console.print(held, soft_wrap=True)
             return
         if up:
             raise ClusterError(
